@@ -1,0 +1,1 @@
+"""The inference engine: token ids in, token ids out. Empty on purpose; read protocol.py first."""

@@ -1,0 +1,1 @@
+"""What a model is, as data: read spec.py first, then families/."""

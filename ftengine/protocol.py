@@ -1,0 +1,370 @@
+"""Wire types between the manager and one engine process; standard library only, no torch.
+
+What travels is token ids, never words: the manager owns templates, tokenizing, stop strings and
+dialects. Requests are one JSON object; a generation answers with one JSON object per line.
+Golden JSON for every message lives in tests/contract/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+PROTOCOL_VERSION = (1, 0)
+"""(major, minor). A manager refuses an engine of another major version."""
+
+LINE_LIMIT_BYTES = 8_000_000
+"""No NDJSON line is longer than this; a longer one is a protocol error."""
+
+
+class ProtocolError(ValueError):
+    """A message does not have the shape this module describes; the text names the field."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. temperature 0 is greedy; 0 or 1.0 switch the other filters off.
+
+    Units: repeat_last_n in tokens, -1 = the whole context, 0 = off. seed None = from the system.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self.temperature >= 0, "sampling.temperature", "must be 0 or more")
+        _check(self.top_k >= 0, "sampling.top_k", "must be 0 (off) or more")
+        _check(0 < self.top_p <= 1, "sampling.top_p", "must be in (0, 1]")
+        _check(0 <= self.min_p <= 1, "sampling.min_p", "must be in [0, 1]")
+        _check(0 < self.typical_p <= 1, "sampling.typical_p", "must be in (0, 1]")
+        _check(self.repeat_penalty > 0, "sampling.repeat_penalty", "must be above 0")
+        _check(self.repeat_last_n >= -1, "sampling.repeat_last_n", "must be -1 or more")
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """POST /generate: continue `token_ids`.
+
+    Units: anchors are token offsets (block boundaries inside the prompt); max_tokens -1 = until the
+    context is full; logprobs = number of alternatives to report, None = none at all, 0 = only the
+    chosen token; deadline_s counts from arrival.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = -1
+    stop_token_ids: tuple[int, ...] = ()
+    anchors: tuple[int, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(len(self.token_ids) > 0, "token_ids", "must not be empty")
+        _check(self.max_tokens >= -1, "max_tokens", "must be -1 or more")
+        _check(self.logprobs is None or 0 <= self.logprobs <= 20, "logprobs", "must be 0 to 20")
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Log probability of one token under the model's own distribution (before temperature)."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """Sign of life before the first token. Units: prompt tokens computed, prompt tokens in all."""
+
+    prefilled: int
+    total: int
+    type: str = "progress"
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """One or more generated ids, in order. The end-of-sequence id itself is not sent."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    type: str = "token"
+
+
+@dataclass(frozen=True)
+class FinishEvent:
+    """Last line of a generation that ended well. reason: "stop", "length" or "abort".
+
+    Units: seconds; prompt_tokens includes cached_tokens. stop_token_id is the id that ended it.
+    """
+
+    reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    stop_token_id: int | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    type: str = "finish"
+
+
+@dataclass(frozen=True)
+class ErrorEvent:
+    """Last line of a generation that failed. code is stable; retryable: worth another try."""
+
+    code: str
+    message: str
+    retryable: bool = False
+    type: str = "error"
+
+
+Event = ProgressEvent | TokenEvent | FinishEvent | ErrorEvent
+
+
+@dataclass(frozen=True)
+class Health:
+    """GET /health (200 ready, 503 loading or failed).
+
+    state: "loading", "ready", "draining" or "failed". Units: bytes; seconds since the last
+    finished step (None before the first), so a wedged engine can be told from an idle one.
+    """
+
+    state: str
+    loaded_bytes: int = 0
+    total_bytes: int = 0
+    running: int = 0
+    waiting: int = 0
+    last_step_s: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """GET /info, once ready: what was loaded and what it may use. Units: bytes, tokens."""
+
+    protocol: tuple[int, int]
+    version: str
+    ftw_id: str
+    family: str
+    device: str
+    compute: str
+    context_tokens: int
+    max_sequences: int
+    vocab_size: int
+    weights_bytes: int
+    kv_bytes: int
+    num_experts: int
+    kernels: dict[str, str]
+    pid: int
+    started_wall_s: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The one JSON line an engine prints on stdout when it listens. address: unix:PATH or
+    tcp:HOST:PORT."""
+
+    address: str
+    protocol: tuple[int, int]
+    pid: int
+
+
+T = TypeVar("T")
+
+_EVENTS: dict[str, type] = {
+    "progress": ProgressEvent,
+    "token": TokenEvent,
+    "finish": FinishEvent,
+    "error": ErrorEvent,
+}
+
+
+def encode(message: Any) -> bytes:
+    """Encode a wire dataclass as one JSON object without a newline."""
+    return json.dumps(_plain(message), separators=(",", ":")).encode()
+
+
+def encode_line(message: Any) -> bytes:
+    """Encode a wire dataclass as one NDJSON line."""
+    return encode(message) + b"\n"
+
+
+def decode(kind: type[T], data: bytes | str | dict[str, Any]) -> T:
+    """Decode one wire object; others are ignored.   Raises: ProtocolError with the field."""
+    value = _parse(data)
+    return _build(kind, value, kind.__name__)
+
+
+def decode_event(data: bytes | str) -> Event:
+    """Decode one line of a generation. Raises: ProtocolError."""
+    value = _parse(data)
+    kind = _EVENTS.get(str(value.get("type")))
+    if kind is None:
+        raise ProtocolError(f"unknown event type {value.get('type')!r}")
+    event: Event = _build(kind, value, kind.__name__)
+    return event
+
+
+def _check(ok: bool, name: str, rule: str) -> None:
+    if not ok:
+        raise ProtocolError(f"{name} {rule}")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        if all(type(item) is int for item in value):
+            return list(value)
+        return [_plain(item) for item in value]
+    return value
+
+
+def _parse(data: bytes | str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(data, dict):
+        return data
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a JSON object: {error}") from None
+    if not isinstance(value, dict):
+        raise ProtocolError("not a JSON object")
+    return value
+
+
+def _build(kind: type[T], value: dict[str, Any], where: str) -> T:
+    hints = _field_types(kind)
+    arguments: dict[str, Any] = {}
+    for name, (convert, required) in hints.items():
+        if name not in value:
+            if required:
+                raise ProtocolError(f"{where}.{name} is missing")
+            continue
+        try:
+            arguments[name] = convert(value[name])
+        except ProtocolError:
+            raise
+        except (TypeError, ValueError, KeyError, OverflowError):
+            raise ProtocolError(f"{where}.{name} has the wrong type") from None
+    return kind(**arguments)
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    return value
+
+
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else _int(value)
+
+
+def _float(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError
+    return float(value)
+
+
+def _optional_float(value: Any) -> float | None:
+    return None if value is None else _float(value)
+
+
+def _str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _optional_str(value: Any) -> str | None:
+    return None if value is None else _str(value)
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+        raise TypeError
+    return tuple(value)
+
+
+def _version(value: Any) -> tuple[int, int]:
+    major, minor = _ints(value)
+    return major, minor
+
+
+def _pairs(value: Any) -> tuple[tuple[int, float], ...]:
+    return tuple((_int(key), _float(number)) for key, number in value)
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    return tuple(_str(item) for item in value)
+
+
+def _string_map(value: Any) -> dict[str, str]:
+    return {_str(key): _str(item) for key, item in value.items()}
+
+
+def _sampling(value: Any) -> Sampling:
+    return value if isinstance(value, Sampling) else _build(Sampling, dict(value), "sampling")
+
+
+def _logprob(value: Any) -> TokenLogprob:
+    return _build(TokenLogprob, dict(value), "logprobs")
+
+
+def _logprobs(value: Any) -> tuple[TokenLogprob, ...]:
+    return tuple(_logprob(item) for item in value)
+
+
+def _optional_logprobs(value: Any) -> tuple[TokenLogprob | None, ...]:
+    return tuple(None if item is None else _logprob(item) for item in value)
+
+
+_CONVERTERS: dict[str, Any] = {
+    "int": _int,
+    "int | None": _optional_int,
+    "float": _float,
+    "float | None": _optional_float,
+    "str": _str,
+    "str | None": _optional_str,
+    "bool": _bool,
+    "tuple[int, ...]": _ints,
+    "tuple[int, int]": _version,
+    "tuple[tuple[int, float], ...]": _pairs,
+    "tuple[str, ...]": _strings,
+    "dict[str, str]": _string_map,
+    "Sampling": _sampling,
+    "tuple[TokenLogprob, ...]": _logprobs,
+    "tuple[TokenLogprob | None, ...]": _optional_logprobs,
+}
+
+
+def _field_types(kind: type) -> dict[str, tuple[Any, bool]]:
+    missing = dataclasses.MISSING
+    return {
+        f.name: (
+            _CONVERTERS[str(f.type)],
+            f.default is missing and f.default_factory is missing,
+        )
+        for f in dataclasses.fields(kind)
+    }

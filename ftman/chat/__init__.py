@@ -1,0 +1,1 @@
+"""Text to tokens to events. Read types.py first, then render.py."""

@@ -1,0 +1,156 @@
+"""What every dialect is translated to and from: the union of meanings, free of any wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. role: system, user, assistant or tool (others pass through to the template)."""
+
+    role: str
+    content: str
+    thinking: str = ""
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Generation options as given; None means "not given", so that defaults can be layered.
+
+    Names and units are Ollama's. stop strings end the text and are not part of it.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    num_predict: int | None = None
+    num_ctx: int | None = None
+    num_keep: int | None = None
+    num_thread: int | None = None
+    stop: tuple[str, ...] | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
+
+    def over(self, base: Options) -> Options:
+        """These options where given, `base` elsewhere."""
+        names = self.__dataclass_fields__
+        picked = {
+            n: getattr(self, n) if getattr(self, n) is not None else getattr(base, n) for n in names
+        }
+        return Options(**picked)
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """A conversation to continue. keep_alive_s None = the default, negative = forever."""
+
+    model: str
+    messages: tuple[Message, ...]
+    options: Options = Options()
+    keep_alive_s: float | None = None
+    logprobs: int | None = None
+    template_values: Mapping[str, Any] = field(default_factory=dict)
+    request_id: str = ""
+    strict_length: bool = False
+    """True: a prompt longer than the context is an error. False: cut as Ollama does, and said."""
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    """A prompt to continue: rendered through the template (Ollama's generate) or `raw`.
+
+    token_ids wins over prompt when given (OpenAI's token-id prompts). context: earlier reply's ids.
+    """
+
+    model: str
+    prompt: str = ""
+    token_ids: tuple[int, ...] | None = None
+    raw: bool = False
+    system: str | None = None
+    template: str | None = None
+    suffix: str = ""
+    context: tuple[int, ...] = ()
+    echo: bool = False
+    options: Options = Options()
+    keep_alive_s: float | None = None
+    logprobs: int | None = None
+    request_id: str = ""
+    strict_length: bool = False
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """One token of a delta with its log probability and alternatives (text, logprob, bytes)."""
+
+    text: str
+    logprob: float
+    data: bytes
+    top: tuple[tuple[str, float, bytes], ...] = ()
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Sign of life. phase: "queue", "load" or "prefill"; numbers are positions, bytes or tokens."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """New text; may be empty when only logprobs arrive."""
+
+    text: str
+    tokens: tuple[TokenText, ...] = ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a request cost. Units: tokens, seconds. load_s includes queueing for a runner."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    total_s: float = 0.0
+    load_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of a good answer. reason: stop, length, load or unload. context: prompt + reply ids.
+
+    notes are things the user must be told (truncation, an option that could not be honoured).
+    """
+
+    reason: str
+    usage: Usage = Usage()
+    context: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    stop_sequence: str | None = None
+    prompt_tokens: tuple[TokenText | None, ...] = ()
+
+
+ChatEvent = Waiting | TextDelta | Finish
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the engine is given. anchors are token offsets of block edges; text is for people."""
+
+    token_ids: tuple[int, ...]
+    anchors: tuple[int, ...]
+    text: str

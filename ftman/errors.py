@@ -1,0 +1,101 @@
+"""Errors of the manager: one tree; each carries a stable code, an HTTP status and a next step.
+
+FtmanError
+├── UsageError        400  the request or command is wrong as written
+├── NotFoundError     404  no such model, tag, blob or job
+├── ConflictError     409  another owner, another running job
+├── CannotFitError    507  disk, RAM or context is too small; numbers in the text
+├── NetworkError      502  a source cannot be reached or answers nonsense
+├── IntegrityError    502  bytes do not match their digest
+├── UnsupportedError  400  known, but not built; says what is
+├── BusyError         503  queue full or loading; retry later
+└── EngineDiedError   500  an engine process ended; retryable
+"""
+
+from __future__ import annotations
+
+
+class FtmanError(Exception):
+    """Base of everything the manager raises on purpose.
+
+    message: what happened and why, naming the thing and the limit. hint: what to do next.
+    """
+
+    code = "internal"
+    status = 500
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "", status: int = 0):
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code or self.code
+        self.status = status or self.status
+
+
+class UsageError(FtmanError):
+    """The request or command is wrong as written."""
+
+    code = "invalid_request"
+    status = 400
+    exit_code = 2
+
+
+class NotFoundError(FtmanError):
+    """No such model, tag, blob or job."""
+
+    code = "not_found"
+    status = 404
+    exit_code = 5
+
+
+class ConflictError(FtmanError):
+    """Something else owns the thing: another manager, another running job."""
+
+    code = "conflict"
+    status = 409
+
+
+class CannotFitError(FtmanError):
+    """Disk, RAM or context is too small. The message holds need and have."""
+
+    code = "cannot_fit"
+    status = 507
+    exit_code = 3
+
+
+class NetworkError(FtmanError):
+    """A source cannot be reached, or what it answers cannot be used."""
+
+    code = "network"
+    status = 502
+    exit_code = 4
+
+
+class IntegrityError(FtmanError):
+    """Bytes do not match their digest, or an installed model is damaged."""
+
+    code = "integrity"
+    status = 502
+
+
+class UnsupportedError(FtmanError):
+    """Known, but not built yet; the message says what is."""
+
+    code = "unsupported"
+    status = 400
+
+
+class BusyError(FtmanError):
+    """The queue is full or a model is still loading."""
+
+    code = "busy"
+    status = 503
+    retry_after_s = 5
+
+
+class EngineDiedError(FtmanError):
+    """An engine process ended or broke its protocol; the next request starts a new one."""
+
+    code = "engine_died"
+    status = 500

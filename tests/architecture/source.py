@@ -1,0 +1,66 @@
+"""What the architecture tests need to know of the source: modules, imports, functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def where(self) -> str:
+        """Path relative to the checkout, for messages."""
+        return self.path.relative_to(ROOT).as_posix()
+
+
+@cache
+def modules(package: str) -> tuple[Module, ...]:
+    """Every module of a top-level package, sorted by name."""
+    found = []
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if "_data" in path.parts:
+            continue
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        text = path.read_text("utf-8")
+        found.append(Module(name, path, text, ast.parse(text)))
+    return tuple(found)
+
+
+def imports(module: Module, *, top_level_only: bool = False) -> Iterator[tuple[str, int]]:
+    """Absolute names of what a module imports, with the line."""
+    nodes = module.tree.body if top_level_only else ast.walk(module.tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def calls(module: Module) -> Iterator[tuple[str, ast.Call]]:
+    """Dotted text of what is called, with the call."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def functions(module: Module) -> Iterator[tuple[str, int]]:
+    """Name and length in lines of every function, nested ones included."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1

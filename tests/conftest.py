@@ -1,0 +1,41 @@
+"""Every test runs in a clean environment, without the network and without the user's own store."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftman import faults
+
+_LOCAL = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::")
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """No FT_* or OLLAMA_* setting leaks in; the store lies in the test's own folder."""
+    for key in list(os.environ):
+        if key.startswith(("FT_", "OLLAMA_")):
+            monkeypatch.delenv(key)
+    monkeypatch.setenv("FT_HOME", str(tmp_path / "ft-home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("NO_PROXY", "*")
+    yield
+    faults.arm("")
+    faults.listen(None)
+
+
+@pytest.fixture(autouse=True)
+def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that would leave this machine fails the test."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: object) -> None:
+        if isinstance(address, tuple) and address[0] not in _LOCAL:
+            raise OSError(f"a test tried to reach {address[0]}")
+        connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
