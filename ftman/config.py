@@ -6,6 +6,7 @@ A bad value is an error that names the key.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -133,7 +134,10 @@ def load_config(environ: Mapping[str, str] | None = None) -> Config:
         if text is not None and text != "":
             values[key] = text
     parsed = {key: _KEYS[key](key, str(value)) for key, value in values.items()}
-    faults.arm(env.get("FT_FAULTS", ""))
+    try:
+        faults.arm(env.get("FT_FAULTS", ""))
+    except ValueError as error:
+        raise _bad("faults", env["FT_FAULTS"], f"a plan of known points ({error})") from None
     host, port = parsed.get("host", ("127.0.0.1", DEFAULT_PORT))
     engine_keys = EngineSettings.__dataclass_fields__.keys() & parsed.keys()
     if "keep_alive" in parsed:
@@ -238,13 +242,15 @@ def _bool(key: str, value: str) -> bool:
 
 def _duration(key: str, value: str) -> float:
     try:
-        return float(value)
+        seconds = float(value)
     except ValueError:
-        pass
-    try:
-        return parse_duration(value)
-    except ValueError:
-        raise _bad(key, value, "seconds, or a duration such as 5m or 1h30m") from None
+        try:
+            seconds = parse_duration(value)
+        except ValueError:
+            seconds = math.nan
+    if not math.isfinite(seconds):
+        raise _bad(key, value, "seconds, or a duration such as 5m or 1h30m")
+    return seconds
 
 
 def _choice(*allowed: str) -> Callable[[str, str], str]:

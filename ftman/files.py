@@ -131,7 +131,12 @@ class Lock:
 
 def make_dir(path: Path) -> Path:
     """Create a private folder and its parents; an existing one is left as it is."""
-    path.mkdir(mode=DIR_MODE, parents=True, exist_ok=True)
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    # One by one: parents made by mkdir itself would get the umask's mode, not ours.
+    for folder in reversed(missing):
+        folder.mkdir(mode=DIR_MODE, exist_ok=True)
     return path
 
 

@@ -16,6 +16,8 @@ class Message:
     thinking: str = ""
     tool_name: str = ""
     tool_call_id: str = ""
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    """Calls the assistant made: {"id", "function": {"name", "arguments": mapping}}."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""Our engine behind the same JSON lines as worker_llama.py. {"load": folder} names an FTW folder.
+
+{"probe": true} answers with the read bandwidth of all threads in bytes per second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from ftengine.config import ComputeConfig, EngineConfig
+from ftengine.kernels.native import NativeKernels
+from ftengine.protocol import GenerateRequest
+from ftengine.runtime.engine import Engine
+
+PROBE_BYTES = 1 << 30
+
+
+class Worker:
+    """One loaded engine, driven on this thread."""
+
+    def __init__(self, path: str, threads: int, context: int, compute: str):
+        config = EngineConfig(
+            ftw=Path(path),
+            context_tokens=context,
+            compute=ComputeConfig(threads=threads, compute=compute),
+        )
+        self.engine = Engine(config)
+        self.engine.load()
+        self.threads = threads
+        self._count = 0
+
+    def prefill(self, ids: list[int]) -> float:
+        """Seconds from the request to its first token."""
+        started = time.perf_counter()
+        self._run(ids, 1)
+        return time.perf_counter() - started
+
+    def decode(self, prompt: list[int], count: int) -> tuple[float, list[int]]:
+        """Seconds for `count` greedy tokens after the first one that follows `prompt`."""
+        result = self._run(prompt, count + 1)
+        if result.finish is None or len(result.token_ids) <= count:
+            raise RuntimeError(f"the model stopped early: {result}")
+        return result.finish.decode_s, list(result.token_ids)
+
+    def probe(self) -> float:
+        """Read bandwidth of all threads, bytes per second."""
+        data = torch.zeros(PROBE_BYTES, dtype=torch.uint8)
+        kernels = NativeKernels.load(num_threads=self.threads)
+        kernels.stream_read(data)
+        started = time.perf_counter()
+        kernels.stream_read(data)
+        return PROBE_BYTES / (time.perf_counter() - started)
+
+    def _run(self, ids: list[int], count: int):  # type: ignore[no-untyped-def]
+        self._count += 1
+        request = GenerateRequest(f"b{self._count}", tuple(ids), max_tokens=count)
+        return self.engine.generate_sync([request])[0]
+
+
+def main() -> None:
+    """Serve requests until the exit line or the end of input."""
+    worker: Worker | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "load" in request:
+            worker = Worker(
+                request["load"],
+                request["threads"],
+                request["context"],
+                request.get("compute", "bfloat16"),
+            )
+            reply: dict[str, object] = {"ready": worker.engine.info.kernels}
+        elif "exit" in request or worker is None:
+            break
+        elif "probe" in request:
+            reply = {"bytes_per_s": worker.probe()}
+        elif "prefill" in request:
+            reply = {"seconds": worker.prefill(request["prefill"])}
+        else:
+            seconds, made = worker.decode(request["prompt"], request["decode"])
+            reply = {"seconds": seconds, "tokens": made}
+        print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`python -m ftengine serve ...`: start one engine process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from ftengine.config import parse_serve_arguments
+from ftengine.errors import EngineError
+from ftengine.log import set_up_logging
+
+USAGE = "usage: python -m ftengine serve --ftw DIR --address unix:PATH|tcp:HOST:PORT [options]\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a verb. Returns the exit code: 2 for a bad command line, 1 for a failed engine."""
+    if not arguments or arguments[0] != "serve":
+        sys.stderr.write(USAGE)
+        return 2
+    set_up_logging()
+    try:
+        engine_config, server_config = parse_serve_arguments(arguments[1:])
+    except EngineError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return 2
+    # late, so that a bad command line is refused before torch is loaded
+    from ftengine.server.serve import serve
+
+    try:
+        return serve(engine_config, server_config)
+    except EngineError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

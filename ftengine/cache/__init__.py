@@ -1,0 +1,1 @@
+"""What has been computed already: KV pages. Read README.md, then policy/pages.py."""

@@ -1,0 +1,57 @@
+"""Paged K and V tensors of every layer. Who holds which page is policy/pages.py's business."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ftengine.cache.policy.pages import PAGE_TOKENS
+
+Allocate = Callable[[int], torch.Tensor]
+"""num_bytes -> uint8 [num_bytes], page-aligned."""
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """One layer's keys and values."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
+class KvPool:
+    """Shape: keys[layer], values[layer] [num_pages, num_kv_heads, 16, head_dim] in `dtype`.
+
+    Memory is handed out by the system page by page as it is first written.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[KvShape],
+        num_pages: int,
+        dtype: torch.dtype,
+        allocate: Allocate,
+    ) -> None:
+        self.num_pages = num_pages
+        self.dtype = dtype
+        self.keys = [_pages(layer, num_pages, dtype, allocate) for layer in layers]
+        self.values = [_pages(layer, num_pages, dtype, allocate) for layer in layers]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all pages."""
+        return sum(item.numel() * item.element_size() for item in (*self.keys, *self.values))
+
+
+def page_bytes(layers: Sequence[KvShape], dtype: torch.dtype) -> int:
+    """Bytes of one page over all layers, keys and values."""
+    per_token = sum(2 * layer.num_kv_heads * layer.head_dim for layer in layers)
+    return per_token * PAGE_TOKENS * dtype.itemsize
+
+
+def _pages(layer: KvShape, num_pages: int, dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:
+    shape = (num_pages, layer.num_kv_heads, PAGE_TOKENS, layer.head_dim)
+    count = num_pages * layer.num_kv_heads * PAGE_TOKENS * layer.head_dim
+    return allocate(count * dtype.itemsize).view(dtype).view(shape)

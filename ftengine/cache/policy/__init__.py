@@ -1,0 +1,1 @@
+"""Decisions about pages, pure: no torch, no clocks. Read pages.py."""

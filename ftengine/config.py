@@ -1,0 +1,172 @@
+"""Settings of one engine process: frozen, checked, read from the command line only here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftengine.errors import EngineError, RequestError
+
+DEVICES = ("cpu",)
+COMPUTE = ("bfloat16", "float32")
+KERNELS = ("native", "reference")
+DRAIN_S = 20.0
+ORPHAN_S = 5.0
+ORPHAN_ADOPT_S = 30.0
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Units: bytes. kv_bytes 0 = context_tokens * num_parallel tokens."""
+
+    kv_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.kv_bytes >= 0, "--kv-bytes", self.kv_bytes, "0 (automatic) or more")
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where and how numbers are computed. threads 0 = one per core the process may use."""
+
+    device: str = "cpu"
+    compute: str = "bfloat16"
+    kernels: str = "native"
+    threads: int = 0
+    cpu_target: str = ""
+    library: Path | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.device in DEVICES, "--device", self.device, "one of " + ", ".join(DEVICES))
+        _check(self.compute in COMPUTE, "--compute", self.compute, "one of " + ", ".join(COMPUTE))
+        _check(self.kernels in KERNELS, "--kernels", self.kernels, "one of " + ", ".join(KERNELS))
+        _check(0 <= self.threads <= 1024, "--threads", self.threads, "0 to 1024")
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """How the engine is reached. address: unix:PATH or tcp:HOST:PORT. Units: seconds."""
+
+    address: str = "tcp:127.0.0.1:0"
+    token: str = field(default="", repr=False)
+    adopt: bool = False
+    orphan_s: float = 0.0
+    drain_s: float = DRAIN_S
+
+    def __post_init__(self) -> None:
+        kind, _, rest = self.address.partition(":")
+        _check(
+            kind in ("unix", "tcp") and bool(rest),
+            "--address",
+            self.address,
+            "unix:PATH or tcp:HOST:PORT",
+        )
+        _check(self.orphan_s >= 0, "--orphan-s", self.orphan_s, "0 (automatic) or more")
+        if kind == "tcp" and not self.token:
+            raise _bad("--address", self.address, "unix:PATH, or given together with --token-file")
+
+    @property
+    def orphan_limit_s(self) -> float:
+        """How long an idle engine stays when nobody asks for its health any more."""
+        return self.orphan_s or (ORPHAN_ADOPT_S if self.adopt else ORPHAN_S)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """One engine: which model, how much of it, on what.
+
+    Units: context_tokens per sequence, 0 = as trained; num_parallel sequences; step_tokens is the
+    most tokens one step computes.
+    """
+
+    ftw: Path
+    context_tokens: int = 0
+    num_parallel: int = 1
+    step_tokens: int = 512
+    max_waiting: int = 512
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    def __post_init__(self) -> None:
+        _check(self.context_tokens >= 0, "--context", self.context_tokens, "0 (as trained) or more")
+        _check(1 <= self.num_parallel <= 1024, "--parallel", self.num_parallel, "1 to 1024")
+        _check(1 <= self.step_tokens <= 8192, "--step-tokens", self.step_tokens, "1 to 8192")
+        _check(self.max_waiting >= 1, "--max-waiting", self.max_waiting, "1 or more")
+
+
+def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, ServerConfig]:
+    """Read the arguments of `python -m ftengine serve`.
+
+    Raises: RequestError "bad_setting" naming the option and its rule; SystemExit on --help or on
+    an unknown option, as argparse does.
+    """
+    given = _parser().parse_args(arguments)
+    token = _read_token(given.token_file)
+    engine = EngineConfig(
+        ftw=given.ftw,
+        context_tokens=given.context,
+        num_parallel=given.parallel,
+        step_tokens=given.step_tokens,
+        max_waiting=given.max_waiting,
+        compute=ComputeConfig(
+            device=given.device,
+            compute=given.compute,
+            kernels=given.kernels,
+            threads=given.threads,
+            cpu_target=given.cpu_target,
+            library=given.library,
+        ),
+        memory=MemoryConfig(kv_bytes=given.kv_bytes),
+    )
+    server = ServerConfig(
+        address=given.address, token=token, adopt=given.adopt, orphan_s=given.orphan_s
+    )
+    return engine, server
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ftengine serve", allow_abbrev=False)
+    add = parser.add_argument
+    add("--ftw", type=Path, required=True, help="folder of the converted model")
+    add("--address", required=True, help="unix:PATH or tcp:127.0.0.1:0")
+    add("--context", type=int, default=0, help="tokens per sequence; 0 = as trained")
+    add("--parallel", type=int, default=1, help="sequences computed together")
+    add("--device", default="cpu", help="one of " + ", ".join(DEVICES))
+    add("--compute", default="bfloat16", help="one of " + ", ".join(COMPUTE))
+    add("--kernels", default="native", help="one of " + ", ".join(KERNELS))
+    add("--threads", type=int, default=0, help="worker threads; 0 = one per usable core")
+    add("--cpu-target", default="", help="force a kernel target: scalar, avx2, avx512")
+    add("--library", type=Path, default=None, help="path of the native library")
+    add("--token-file", type=Path, default=None, help="file with the bearer token")
+    add("--adopt", action="store_true", help="wait 30 s for a new manager instead of 5 s")
+    add("--kv-bytes", type=int, default=0, help="memory for KV pages; 0 = context * parallel")
+    add("--step-tokens", type=int, default=512, help="most tokens of one step")
+    add("--max-waiting", type=int, default=512, help="requests that may wait")
+    add("--orphan-s", type=float, default=0.0, help="overrides the wait for a manager")
+    return parser
+
+
+def _read_token(path: Path | None) -> str:
+    if path is None:
+        return ""
+    try:
+        token = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EngineError(
+            f"cannot read the token file {path}: {error}; write one line of text into it",
+            code="bad_setting",
+        ) from None
+    if not token:
+        raise EngineError(f"the token file {path} is empty", code="bad_setting")
+    return token
+
+
+def _check(ok: bool, option: str, value: object, rule: str) -> None:
+    if not ok:
+        raise _bad(option, value, rule)
+
+
+def _bad(option: str, value: object, rule: str) -> RequestError:
+    return RequestError(f"{option} {value} is not valid: it must be {rule}", code="bad_setting")

@@ -1,0 +1,84 @@
+"""Expert banks: formats, layout and row size of one layer's experts, checked for completeness."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from ftengine.convert.source import SourceTensor
+from ftengine.errors import LoadError
+from ftengine.loader.ftw import ALIGN_BYTES, FtwBank, FtwPart
+from ftengine.models.weight_names import Place, WantedBank
+from ftengine.quant import format_named, panel32
+from ftengine.quant.base import QuantFormat
+
+ROWS_LAYOUT = "rows"
+PAIR_LAYOUT = panel32.LAYOUT + ".pair"
+
+
+def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTensor]]) -> FtwBank:
+    """Formats and layout of one bank, after checking that every expert is there exactly once."""
+    formats: dict[str, set[str]] = defaultdict(set)
+    covered: dict[str, set[int]] = defaultdict(set)
+    for place, tensor in places:
+        _check_expert_shape(name, wanted, place, tensor)
+        every = range(wanted.num_experts)
+        experts = (place.expert,) if place.expert >= 0 else every
+        for part in ("gate", "up") if place.part == "gate_up" else (place.part,):
+            if covered[part].intersection(experts):
+                raise LoadError(f"{name}: {part} of an expert is given twice ({tensor.name})")
+            covered[part].update(experts)
+            formats["down" if part == "down" else "gate_up"].add(tensor.format)
+    for part in ("gate", "up", "down"):
+        missing = set(range(wanted.num_experts)) - covered[part]
+        if missing:
+            raise LoadError(f"{name}: {part} of expert {min(missing)} is missing")
+    for part, names in formats.items():
+        if len(names) > 1:
+            raise LoadError(
+                f"{name}: {part} mixes {', '.join(sorted(names))}; one format per layer is built",
+                code="unsupported_format",
+            )
+    pair, down = (format_named(min(formats[part])) for part in ("gate_up", "down"))
+    return _bank(name, wanted, pair, down)
+
+
+def _bank(name: str, wanted: WantedBank, pair: QuantFormat, down: QuantFormat) -> FtwBank:
+    hidden, inter = wanted.hidden, wanted.inter
+    first = _part("gate_up", pair, 2 * inter, hidden, paired=True)
+    down_offset = -(-first.bytes // panel32.PART_ALIGN_BYTES) * panel32.PART_ALIGN_BYTES
+    second = _part("down", down, hidden, inter, paired=False, offset=down_offset)
+    end = second.offset + second.bytes
+    row_bytes = -(-end // ALIGN_BYTES) * ALIGN_BYTES
+    return FtwBank(name, 0, 0, wanted.num_experts, row_bytes, (first, second))
+
+
+def _part(
+    name: str, fmt: QuantFormat, rows: int, cols: int, *, paired: bool, offset: int = 0
+) -> FtwPart:
+    shape = (rows, cols)
+    if not _fits_panels(fmt, cols):
+        size = rows * fmt.row_bytes(cols)
+        return FtwPart(name, fmt.name, ROWS_LAYOUT, offset, size, shape)
+    size = panel32.packed_bytes(fmt, rows // 2 if paired else rows, cols, paired)
+    layout = PAIR_LAYOUT if paired else panel32.LAYOUT
+    return FtwPart(name, fmt.name, layout, offset, size, shape)
+
+
+def _fits_panels(fmt: QuantFormat, cols: int) -> bool:
+    return panel32.supports(fmt) and cols % panel32.panel_format(fmt).group_elements == 0
+
+
+def _check_expert_shape(name: str, wanted: WantedBank, place: Place, tensor: SourceTensor) -> None:
+    inner = {
+        "gate": (wanted.inter, wanted.hidden),
+        "up": (wanted.inter, wanted.hidden),
+        "gate_up": (2 * wanted.inter, wanted.hidden),
+        "down": (wanted.hidden, wanted.inter),
+    }[place.part]
+    expected = (wanted.num_experts, *inner) if place.is_stacked else inner
+    if tensor.shape != expected:
+        raise LoadError(
+            f"{tensor.name} has shape {list(tensor.shape)}, {name} needs {list(expected)}"
+        )
+    if place.expert >= wanted.num_experts:
+        raise LoadError(f"{tensor.name}: the config has only {wanted.num_experts} experts")

@@ -1,0 +1,171 @@
+"""What people and the manager want to know of a model: size, quantisation, context, memory.
+
+Computed from the layout before a conversion and from the finished folder after it, alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftengine.convert.bank_plan import ROWS_LAYOUT
+from ftengine.loader.ftw import FtwBank, FtwTensor
+from ftengine.models.families import family_named
+from ftengine.quant import format_named, panel32
+
+_FILE_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    32: "BF16",
+}
+"""general.file_type of GGUF files, by the names people know."""
+_KV_ITEM_BYTES = 2
+_DEQUANTIZED_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a description is computed from. types: (format, bytes) of the source's tensors."""
+
+    kind: str
+    family: str
+    config: Mapping[str, Any]
+    tensors: tuple[FtwTensor, ...]
+    banks: tuple[FtwBank, ...]
+    settings: Mapping[str, Any]
+    types: tuple[tuple[str, int], ...]
+    template: str
+    notes: tuple[str, ...]
+
+
+def describe(facts: Facts) -> dict[str, Any]:
+    """The part that `plan` and `result` lines share."""
+    model = family_named(facts.family).read_config(facts.config)
+    total, active = _parameter_counts(facts, model.moe_specs[:1])
+    name = facts.family
+    if facts.kind == "gguf":
+        name = str(facts.settings.get("general.architecture", name))
+    attention = [layer.attention for layer in model.layers]
+    return {
+        "family": facts.family,
+        "details": {
+            "format": facts.kind,
+            "family": name,
+            "families": [name],
+            "parameter_size": human_count(total),
+            "quantization_level": _quantization(facts),
+            "context_length": model.context_tokens,
+            "embedding_length": model.hidden_size,
+            "parameter_count": total,
+            "active_parameter_count": active,
+        },
+        "model_info": _model_info(facts, total),
+        "capabilities": capabilities_of(facts.template),
+        "eos_ids": list(model.eos_ids),
+        "load_bytes": _load_bytes(facts),
+        "kv_bytes_per_token": sum(
+            2 * block.num_kv_heads * block.head_dim * _KV_ITEM_BYTES for block in attention
+        ),
+        "notes": [*facts.notes, *_reference_notes(facts)],
+    }
+
+
+def human_count(number: int) -> str:
+    """A count as Ollama prints it: 134.52M, 30.5B, 7B."""
+    for unit, letter, digits in ((10**12, "T", 1), (10**9, "B", 1), (10**6, "M", 2)):
+        if number >= unit:
+            value = number / unit
+            return f"{value:.0f}{letter}" if value.is_integer() else f"{value:.{digits}f}{letter}"
+    return f"{number / 1000:.0f}K" if number >= 1000 else str(number)
+
+
+def capabilities_of(template: str) -> list[str]:
+    """What a chat template can do, judged by the variables it mentions."""
+    found = ["completion"]
+    if re.search(r"\btools\b", template):
+        found.append("tools")
+    if re.search(r"\benable_thinking\b", template):
+        found.append("thinking")
+    return found
+
+
+def _parameter_counts(facts: Facts, moe: tuple[Any, ...]) -> tuple[int, int]:
+    dense = sum(math.prod(item.shape) for item in facts.tensors)
+    experts = sum(
+        bank.num_experts * math.prod(part.shape) for bank in facts.banks for part in bank.parts
+    )
+    share = moe[0].router.num_experts_per_tok / moe[0].router.num_experts if moe else 1
+    return dense + experts, dense + round(experts * share)
+
+
+def _quantization(facts: Facts) -> str:
+    named = _FILE_TYPES.get(facts.settings.get("general.file_type", -1))
+    if facts.kind == "gguf" and named:
+        return named
+    weight: Counter[str] = Counter()
+    for name, size in facts.types:
+        weight[name] += size
+    return weight.most_common(1)[0][0].upper() if weight else "unknown"
+
+
+def _model_info(facts: Facts, total: int) -> dict[str, Any]:
+    """Settings as Ollama shows them: long lists left out, the parameter count added."""
+    info = {
+        key: None if isinstance(value, list) else value
+        for key, value in facts.settings.items()
+        if key != "tokenizer.chat_template"
+    }
+    info["general.parameter_count"] = total
+    return dict(sorted(info.items()))
+
+
+def _load_bytes(facts: Facts) -> int:
+    """RAM for weights: bytes as stored, formats without a kernel at 2 bytes per element.
+
+    A tied embedding counts twice: raw rows for the lookup, panels for the head.
+    """
+    total = 0
+    for item in facts.tensors:
+        size = _resident_bytes(item.format, item.bytes, math.prod(item.shape))
+        total += size + (item.bytes if item.name == "embed" and not _has_head(facts) else 0)
+    for bank in facts.banks:
+        plain = all(part.layout != ROWS_LAYOUT for part in bank.parts)
+        elements = sum(math.prod(part.shape) for part in bank.parts)
+        total += bank.bytes if plain else bank.num_experts * elements * _DEQUANTIZED_BYTES
+    return total
+
+
+def _has_head(facts: Facts) -> bool:
+    return any(item.name == "head" for item in facts.tensors)
+
+
+def _resident_bytes(name: str, stored: int, elements: int) -> int:
+    return stored if panel32.supports(format_named(name)) else elements * _DEQUANTIZED_BYTES
+
+
+def _reference_notes(facts: Facts) -> list[str]:
+    parts = [part for bank in facts.banks for part in bank.parts if part.layout == ROWS_LAYOUT]
+    names = {part.format for part in parts}
+    names |= {t.format for t in facts.tensors if not panel32.supports(format_named(t.format))}
+    if not names:
+        return []
+    shown = ", ".join(sorted(names))
+    return [f"no fast kernel yet for {shown}: dequantised to bf16 at load, more memory, slower"]

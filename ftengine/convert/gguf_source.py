@@ -1,0 +1,136 @@
+"""A GGUF file, or all parts of a split one, as a Checkpoint."""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from ftengine.convert.gguf_config import GgufSettings, config_of_gguf
+from ftengine.convert.gguf_tokenizer import tokenizer_files
+from ftengine.convert.protocol import Job, SourceFile
+from ftengine.convert.source import Checkpoint, SourceTensor, dump_json
+from ftengine.convert.window import KeptRanges
+from ftengine.errors import LoadError
+from ftengine.loader import gguf
+from ftengine.models.families import family_of_gguf
+from ftengine.models.weight_names import SKIPPED
+from ftengine.quant import FORMATS
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_ROPE_FACTORS = "rope_freqs.weight"
+_BUILT = tuple(fmt.name for fmt in FORMATS)
+
+
+@dataclass(frozen=True)
+class _Part:
+    number: int
+    file: SourceFile
+    header: gguf.GgufHeader
+
+
+def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
+    """Read the headers of all parts; refuses unbuilt architectures, tokenizers and types.
+
+    Raises: LoadError, FormatError naming the file and the reason.
+    """
+    parts = _read_parts(job, kept)
+    first = parts[0]
+    values, where = first.header.values, first.file.name
+    settings = GgufSettings(values, where)
+    family = family_of_gguf(settings.arch, has_experts=bool(settings.optional_size("expert_count")))
+    tensors = _tensors(parts)
+    embed = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
+    if embed is None:
+        raise LoadError(f"{where} has no token_embd.weight; is it a complete model?")
+    factors = _rope_factors(parts, kept)
+    config = config_of_gguf(settings, family, embed.shape[0], factors)
+    small = tokenizer_files(values, where)
+    small["generation_config.json"] = dump_json(
+        {key: config[key] for key in ("bos_token_id", "eos_token_id")}
+    )
+    return Checkpoint(
+        kind="gguf",
+        family=family,
+        config=config,
+        tensors=tensors,
+        small=small,
+        settings=values,
+        files=job.files,
+    )
+
+
+def _read_parts(job: Job, kept: KeptRanges) -> list[_Part]:
+    """Headers of one file, or of every part of a split file in order."""
+    listed = [(n, item) for n, item in enumerate(job.files)]
+    chosen = [(n, item) for n, item in listed if item.name.lower().endswith(".gguf")]
+    if not chosen and len(listed) == 1:
+        chosen = listed
+    _check_parts([item.name for _, item in chosen])
+    parts = []
+    for number, item in chosen:
+
+        def fetch(start: int, end: int, number: int = number) -> bytes:
+            return kept.fetch(number, start, end)
+
+        parts.append(_Part(number, item, gguf.read_header(fetch, item.bytes, item.name)))
+        if len(parts) == 1:
+            _refuse_early(parts[0])
+    return parts
+
+
+def _refuse_early(part: _Part) -> None:
+    """An unbuilt architecture is refused before the headers of the other parts are asked for."""
+    values = part.header.values
+    settings = GgufSettings(values, part.file.name)
+    family_of_gguf(settings.arch, has_experts=bool(settings.optional_size("expert_count")))
+
+
+def _check_parts(names: list[str]) -> None:
+    if not names:
+        raise LoadError("the job lists no .gguf file")
+    matches = [_PART.fullmatch(name.rpartition("/")[2]) for name in names]
+    first = matches[0]
+    if len(names) == 1 and first is None:
+        return
+    if first is None or any(m is None or m["stem"] != first["stem"] for m in matches):
+        raise LoadError(f"the job lists {len(names)} GGUF files that are not parts of one model")
+    have = {int(m["number"]) for m in matches if m}
+    missing = set(range(1, int(first["count"]) + 1)) - have
+    if missing:
+        raise LoadError(
+            f"part {min(missing)} of {int(first['count'])} of {first['stem']} is missing"
+        )
+
+
+def _tensors(parts: list[_Part]) -> tuple[SourceTensor, ...]:
+    found: list[SourceTensor] = []
+    for part in parts:
+        for tensor in part.header.tensors:
+            if tensor.type_name not in _BUILT and not SKIPPED.search(tensor.name):
+                raise LoadError(
+                    f"{part.file.name}: {tensor.name} has type {tensor.type_name}, which is not "
+                    f"built yet; built: {', '.join(_BUILT)}",
+                    code="unsupported_format",
+                )
+            shape = tensor.shape
+            found.append(
+                SourceTensor(
+                    tensor.name, part.number, tensor.start, tensor.end, shape, tensor.type_name
+                )
+            )
+    return tuple(found)
+
+
+def _rope_factors(parts: list[_Part], kept: KeptRanges) -> tuple[float, ...] | None:
+    """Values of rope_freqs.weight, read now because they belong to the config."""
+    for part in parts:
+        for tensor in part.header.tensors:
+            if tensor.name != _ROPE_FACTORS:
+                continue
+            if tensor.type_name != "f32" or tensor.end - tensor.start > 1 << 16:
+                raise LoadError(f"{part.file.name}: {_ROPE_FACTORS} is not a small f32 tensor")
+            data: Any = kept.fetch(part.number, tensor.start, tensor.end)
+            return struct.unpack(f"<{len(data) // 4}f", data)
+    return None

@@ -1,0 +1,215 @@
+"""Puts bytes at their final FTW places: dense rows, packed expert rows, staged halves, the index.
+
+Lossless: rows are moved (un-permuted, packed in panels), never requantised. A gate whose up has not
+arrived yet waits in a staging file of its bank.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftengine.convert.bank_plan import ROWS_LAYOUT
+from ftengine.convert.layout import Layout, Piece
+from ftengine.loader.ftw import INDEX_NAME, VERSION, FtwBank, FtwTensor, block_digests
+from ftengine.models.weight_names import COPIED
+from ftengine.quant import panel32
+from ftengine.quant.base import Bytes
+from ftman import files
+
+WORK_DIR = "work"
+
+
+class FtwWriter:
+    """The shards of one target folder; nothing is durable before `sync`."""
+
+    def __init__(self, target: Path, layout: Layout):
+        self.target = target
+        self.layout = layout
+        self._tensors = {item.name: item for item in layout.tensors}
+        self._banks = {item.name: item for item in layout.banks}
+        self._shards = [files.Writer(target / name) for name in self.shard_names()]
+        for writer, size in zip(self._shards, layout.shards, strict=True):
+            writer.truncate(size)
+        self._stages: dict[str, files.Writer] = {}
+        self._dirty: set[files.Writer] = set(self._shards)
+
+    def shard_names(self) -> list[str]:
+        """File names in order."""
+        return [f"weights-{number:05d}.ftw" for number in range(len(self.layout.shards))]
+
+    def missing_bytes(self) -> int:
+        """Bytes of the shards that the disk has not given out yet."""
+        total = 0
+        for name, size in zip(self.shard_names(), self.layout.shards, strict=True):
+            status = (self.target / name).stat()
+            total += max(0, size - getattr(status, "st_blocks", 0) * 512)
+        return total
+
+    def write_dense(self, piece: Piece, data: bytearray) -> None:
+        """Rows of a dense tensor, un-permuted where the piece says so."""
+        region = self._tensors[piece.name]
+        self._write(region, region.offset + piece.at, unpermute(data, piece))
+
+    def write_generated(self, name: str, values: Bytes) -> None:
+        """A whole dense tensor that no source file holds."""
+        region = self._tensors[name]
+        self._write(region, region.offset, values)
+
+    def write_down(self, piece: Piece, data: bytearray) -> None:
+        """The down part of one expert, or of all."""
+        bank = self._banks[piece.name]
+        rows = np.frombuffer(data, np.uint8).reshape(-1, piece.row_bytes)
+        part = bank.part("down")
+        packed = rows.reshape(-1) if part.layout == ROWS_LAYOUT else panel32.pack(part.format, rows)
+        self._write_part(bank, piece.expert, part.offset, packed)
+
+    def write_gate_up(self, piece: Piece, gate: bytearray, up: bytearray) -> None:
+        """The gate_up part of one expert, or of all."""
+        bank = self._banks[piece.name]
+        part = bank.part("gate_up")
+        first, second = (np.frombuffer(data, np.uint8) for data in (gate, up))
+        if part.layout == ROWS_LAYOUT:
+            packed = np.concatenate([first, second])
+        else:
+            shape = (-1, piece.row_bytes)
+            packed = panel32.pack_pair(part.format, first.reshape(shape), second.reshape(shape))
+        self._write_part(bank, piece.expert, part.offset, packed)
+
+    def stage(self, piece: Piece, data: bytearray) -> None:
+        """Keep a gate or up until the other one arrives."""
+        writer = self._stage(piece.name)
+        writer.write_at(_stage_offset(piece), data)
+        self._dirty.add(writer)
+
+    def staged(self, piece: Piece) -> bytearray:
+        """Read back what was staged, from this run or an earlier one."""
+        path = self._stage(piece.name).path
+        with files.open_read(path) as reader:
+            reader.seek(_stage_offset(piece))
+            return bytearray(reader.read(piece.end - piece.start))
+
+    def drop_stage(self, name: str) -> None:
+        """All gates and ups of a bank are in place."""
+        writer = self._stages.pop(name, None)
+        if writer is not None:
+            self._dirty.discard(writer)
+            writer.close()
+        files.unlink(self._stage_path(name))
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        for writer in self._dirty:
+            writer.sync()
+        self._dirty.clear()
+
+    def close(self) -> None:
+        """Close all files."""
+        for writer in (*self._shards, *self._stages.values()):
+            writer.close()
+
+    def write_index(
+        self,
+        family: str,
+        origins: dict[str, Any],
+        small: list[str],
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        """Hash shards and small files and write index.json, the last file to appear."""
+        shards = [
+            {
+                "blocks": list(block_digests(self.target / name, on_bytes)),
+                "bytes": size,
+                "file": name,
+            }
+            for name, size in zip(self.shard_names(), self.layout.shards, strict=True)
+        ]
+        listed = []
+        for name in sorted(small):
+            data = files.read_bytes(self.target / name, limit=1 << 30)
+            digest = hashlib.sha256(data).hexdigest()
+            listed.append({"bytes": len(data), "name": name, "sha256": digest})
+        index = {
+            "banks": [_bank_entry(bank, origins[bank.name]) for bank in self.layout.banks],
+            "family": family,
+            "files": listed,
+            "format": "ftw",
+            "shards": shards,
+            "tensors": [_tensor_entry(item, origins[item.name]) for item in self.layout.tensors],
+            "version": VERSION,
+        }
+        text = json.dumps(index, sort_keys=True, separators=(",", ":"))
+        files.write_atomic(self.target / INDEX_NAME, text.encode())
+
+    def _write(self, region: FtwTensor | FtwBank, offset: int, data: Any) -> None:
+        writer = self._shards[region.shard]
+        writer.write_at(offset, memoryview(data).cast("B"))
+        self._dirty.add(writer)
+
+    def _write_part(self, bank: FtwBank, expert: int, offset: int, packed: Bytes) -> None:
+        experts = range(bank.num_experts) if expert == COPIED else (expert,)
+        for row in experts:
+            self._write(bank, bank.offset + row * bank.row_bytes + offset, packed)
+
+    def _stage(self, name: str) -> files.Writer:
+        if name not in self._stages:
+            files.make_dir(self.target / WORK_DIR)
+            self._stages[name] = files.Writer(self._stage_path(name))
+        return self._stages[name]
+
+    def _stage_path(self, name: str) -> Path:
+        return self.target / WORK_DIR / f"stage-{name}"
+
+
+def unpermute(data: bytearray, piece: Piece) -> Bytes | bytearray:
+    """Rows of interleaved-rope heads to half-split order: pairs (2j, 2j+1) become (j, j + d/2)."""
+    if not piece.heads:
+        return data
+    rows = np.frombuffer(data, np.uint8)
+    split = rows.reshape(piece.heads, -1, 2, piece.row_bytes)
+    return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(-1)
+
+
+def _stage_offset(piece: Piece) -> int:
+    place = 2 * max(piece.expert, 0) + (piece.part == "up")
+    return place * (piece.end - piece.start)
+
+
+def _tensor_entry(item: FtwTensor, origin: Any) -> dict[str, Any]:
+    return {
+        "bytes": item.bytes,
+        "format": item.format,
+        "name": item.name,
+        "offset": item.offset,
+        "origin": origin,
+        "shape": list(item.shape),
+        "shard": item.shard,
+    }
+
+
+def _bank_entry(bank: FtwBank, origin: Any) -> dict[str, Any]:
+    parts = [
+        {
+            "bytes": part.bytes,
+            "format": part.format,
+            "layout": part.layout,
+            "name": part.name,
+            "offset": part.offset,
+            "shape": list(part.shape),
+        }
+        for part in bank.parts
+    ]
+    return {
+        "name": bank.name,
+        "num_experts": bank.num_experts,
+        "offset": bank.offset,
+        "origin": origin,
+        "parts": parts,
+        "row_bytes": bank.row_bytes,
+        "shard": bank.shard,
+    }

@@ -1,0 +1,1 @@
+"""Memory of a device behind one interface. Read torch_device.py."""

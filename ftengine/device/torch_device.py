@@ -1,0 +1,102 @@
+"""The CPU as a device: page-aligned memory for weights and the bytes that are free.
+
+Only the CPU so far; arenas, streams and events of accelerators join here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import torch
+
+PAGE_BYTES = 4096
+HUGE_PAGE_BYTES = 2 << 20
+_BLOCK_BYTES = 64 << 20
+_HUGE_PAGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+class WeightArena:
+    """Page-aligned CPU memory, cut from large blocks so that huge pages can back it.
+
+    A block lives as long as a tensor cut from it.
+    """
+
+    def __init__(self) -> None:
+        self._block = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+        self.taken_bytes = 0
+
+    def take(self, num_bytes: int) -> torch.Tensor:
+        """Shape: uint8 [num_bytes], 4096-aligned, zeroed."""
+        size = -(-max(num_bytes, 1) // PAGE_BYTES) * PAGE_BYTES
+        self.taken_bytes += size
+        if size >= _BLOCK_BYTES // 4:
+            return page_aligned(size)[:num_bytes]
+        if self._used + size > self._block.numel():
+            self._block, self._used = page_aligned(_BLOCK_BYTES), 0
+        start = self._used
+        self._used += size
+        return self._block[start : start + num_bytes]
+
+
+def page_aligned(num_bytes: int) -> torch.Tensor:
+    """Anonymous memory that starts on a page and may use huge pages.
+
+    Shape: uint8 [num_bytes], zeroed.
+    """
+    size = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
+    huge = size >= HUGE_PAGE_BYTES and _HUGE_PAGE_ADVICE is not None
+    memory = mmap.mmap(-1, size + (HUGE_PAGE_BYTES if huge else 0))
+    if huge and _HUGE_PAGE_ADVICE is not None:
+        memory.madvise(_HUGE_PAGE_ADVICE)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -tensor.data_ptr() % HUGE_PAGE_BYTES if huge else 0
+    return tensor[start : start + num_bytes]
+
+
+def available_bytes() -> int | None:
+    """Memory this process may still take: the system's, or its control group's if that is less.
+
+    None where the system does not say.
+    """
+    found = [value for value in (_meminfo_bytes(), _cgroup_bytes()) if value is not None]
+    return min(found) if found else None
+
+
+def usable_cpus() -> int:
+    """Number of CPUs this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _meminfo_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_bytes() -> int | None:
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text("ascii"))
+        cache = _cgroup_cache_bytes()
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" else max(int(limit) - used + cache, 0)
+
+
+def _cgroup_cache_bytes() -> int:
+    """File pages that the kernel gives up before it refuses memory."""
+    for line in Path("/sys/fs/cgroup/memory.stat").read_text("ascii").splitlines():
+        key, _, value = line.partition(" ")
+        if key == "inactive_file":
+            return int(value)
+    return 0

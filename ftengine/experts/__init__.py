@@ -1,0 +1,1 @@
+"""Where expert weights live and who computes them. Read banks.py, then cpu.py."""

@@ -1,0 +1,1 @@
+"""Compute kernels. Read operands.py, then native.py (C++ on the CPU) and reference/ (the truth)."""

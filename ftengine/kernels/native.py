@@ -1,0 +1,473 @@
+"""NativeKernels: the C++ kernels behind typed methods on torch tensors.
+
+Every method checks dtype and shape, fills one struct and calls; results go to `out` where given.
+Shapes are those of kernels/reference/, which is the truth these kernels are tested against. Not safe
+for two threads at once on one object: expert_ffn keeps its scratch tensor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from pathlib import Path
+
+import torch
+
+from ftengine.errors import EngineError
+from ftengine.kernels import abi
+from ftengine.kernels.abi import NativeInfo
+from ftengine.kernels.operands import (
+    ACTIVATIONS,
+    PAGE_TOKENS,
+    ExpertBank,
+    HeadLayout,
+    PackedWeight,
+)
+from ftengine.quant import format_named
+
+__all__ = ["ExpertBank", "HeadLayout", "NativeKernels", "PackedWeight"]
+
+_log = logging.getLogger(__name__)
+_POOL_FORMATS = {torch.float32: 0, torch.bfloat16: 30}
+
+
+class NativeKernels:
+    """The loaded library. All activations are float32; the last dimension is contiguous."""
+
+    name = "native"
+
+    def __init__(self, library: ctypes.CDLL, path: Path) -> None:
+        self.path = path
+        self._library = library
+        self._linear = library.ft_linear
+        self._expert_ffn = library.ft_expert_ffn
+        self._expert_ffn_scratch = library.ft_expert_ffn_scratch
+        self._rms_norm = library.ft_rms_norm
+        self._rope_store = library.ft_rope_store
+        self._attention = library.ft_attention
+        self._embed_rows = library.ft_embed_rows
+        self._scratch = torch.empty(0, dtype=torch.uint8)
+
+    @classmethod
+    def load(
+        cls,
+        library_path: Path | str | None = None,
+        num_threads: int = 0,
+        cpu_target: str | None = None,
+    ) -> NativeKernels:
+        """Load the library and start its threads (0 = one per usable CPU, the caller included).
+
+        Raises: EngineError("native_missing") naming how to build it; ("native_call") where the
+        target is unknown.
+        """
+        path = abi.find_library(None if library_path is None else Path(library_path))
+        library = abi.load_library(path)
+        kernels = cls(library, path)
+        abi.check(library, int(library.ft_init(num_threads)), "ft_init")
+        if cpu_target:
+            kernels.set_target(cpu_target)
+        info = kernels.info()
+        _log.info("native kernels: %s, %d threads, %s", info.target, info.threads, path)
+        return kernels
+
+    def info(self) -> NativeInfo:
+        """Target, threads and CPU features in use."""
+        return abi.read_info(self._library)
+
+    def set_target(self, name: str) -> None:
+        """Use another instruction set. Raises: EngineError("native_call") if it is not usable."""
+        status = int(self._library.ft_set_target(name.encode()))
+        if status:
+            targets = ", ".join(self.info().targets)
+            raise EngineError(
+                f"cpu_target {name!r} is not usable here; usable: {targets}", code="native_call"
+            )
+
+    def set_threads(self, num_threads: int) -> None:
+        """Restart the pool with another number of threads, the target stays."""
+        target = self.info().target
+        abi.check(self._library, int(self._library.ft_init(num_threads)), "ft_init")
+        self.set_target(target)
+
+    def stream_read(self, data: torch.Tensor) -> int:
+        """Read a tensor with every thread: the bandwidth probe. Returns the sum of its words."""
+        total = ctypes.c_uint64()
+        size = data.numel() * data.element_size()
+        status = self._library.ft_stream_read(data.data_ptr(), size, ctypes.byref(total))
+        abi.check(self._library, int(status), "ft_stream_read")
+        return total.value
+
+    def linear(
+        self,
+        x: torch.Tensor,
+        weight: PackedWeight,
+        out: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        accumulate: bool = False,
+    ) -> torch.Tensor:
+        """out (+)= x @ weight^T + bias. Shape: x [n, cols]; out [n, rows]; bias [rows]."""
+        tokens = x.shape[0]
+        if out is None:
+            out = (
+                torch.zeros(tokens, weight.rows) if accumulate else x.new_empty(tokens, weight.rows)
+            )
+        if x.shape[1] != weight.cols or out.shape[1] != weight.rows or out.shape[0] != tokens:
+            raise _shape(
+                "linear",
+                f"x {tuple(x.shape)}, out {tuple(out.shape)}, weight {weight.rows} x {weight.cols}",
+            )
+        _check_rows("linear", x, out)
+        packed = abi.LINEAR.pack(
+            88,
+            weight.gguf_type,
+            x.data_ptr(),
+            x.stride(0),
+            tokens,
+            weight.address,
+            weight.rows,
+            weight.cols,
+            0 if bias is None else _vector("linear bias", bias, weight.rows),
+            out.data_ptr(),
+            out.stride(0),
+            1 if accumulate else 0,
+            0,
+        )
+        status = self._linear(packed)
+        if status:
+            abi.check(self._library, status, "linear")
+        return out
+
+    def expert_ffn(
+        self,
+        x: torch.Tensor,
+        expert_ids: torch.Tensor,
+        weights: torch.Tensor,
+        bank: ExpertBank,
+        out: torch.Tensor | None = None,
+        accumulate: bool = False,
+        rows: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Weighted sum of each token's experts, slots in order.
+
+        Shape: x, out [n, hidden]; expert_ids int32 and weights float32 [n, k], contiguous; rows
+        int64 [num_experts], addresses that replace the bank's own rows.
+        Raises: EngineError("native_call") for an expert id out of range.
+        """
+        tokens, slots = expert_ids.shape
+        if out is None:
+            out = torch.zeros_like(x) if accumulate else torch.empty_like(x)
+        if x.shape != (tokens, bank.hidden) or out.shape != x.shape:
+            raise _shape(
+                "expert_ffn",
+                f"x {tuple(x.shape)}, ids {tuple(expert_ids.shape)}, hidden {bank.hidden}",
+            )
+        _check_rows("expert_ffn", x, out)
+        _check_routing(expert_ids, weights)
+        packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
+        scratch_bytes = self._expert_ffn_scratch(packed)
+        if scratch_bytes < 0:
+            abi.check(self._library, 2, "expert_ffn")
+        if scratch_bytes > self._scratch.numel():
+            self._scratch = torch.empty(scratch_bytes + scratch_bytes // 4, dtype=torch.uint8)
+            packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
+        status = self._expert_ffn(packed)
+        if status:
+            abi.check(self._library, status, "expert_ffn")
+        return out
+
+    def _pack_experts(
+        self,
+        x: torch.Tensor,
+        expert_ids: torch.Tensor,
+        weights: torch.Tensor,
+        bank: ExpertBank,
+        out: torch.Tensor,
+        accumulate: bool,
+        rows: torch.Tensor | None,
+    ) -> bytes:
+        scratch = self._scratch
+        return abi.EXPERT_FFN.pack(
+            176,
+            ACTIVATIONS[bank.activation],
+            bank.gguf_type_gate_up,
+            bank.gguf_type_down,
+            x.data_ptr(),
+            x.stride(0),
+            x.shape[0],
+            expert_ids.data_ptr(),
+            weights.data_ptr(),
+            expert_ids.shape[1],
+            bank.num_experts,
+            bank.hidden,
+            bank.inter,
+            bank.address,
+            bank.row_bytes,
+            0 if rows is None else rows.data_ptr(),
+            bank.layout.gate_up_offset,
+            bank.layout.down_offset,
+            out.data_ptr(),
+            out.stride(0),
+            scratch.data_ptr(),
+            scratch.numel(),
+            bank.alpha,
+            bank.limit,
+            1 if accumulate else 0,
+            0,
+        )
+
+    def rms_norm(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        residual: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+        add_one: bool = False,
+    ) -> torch.Tensor:
+        """Normalise rows; with residual, residual += x first and is what is normalised.
+
+        Shape: x, residual, out [n, size]; weight [size].
+        """
+        tokens, cols = x.shape
+        if out is None:
+            out = torch.empty_like(x)
+        if out.shape != x.shape or (residual is not None and residual.shape != x.shape):
+            raise _shape("rms_norm", f"x {tuple(x.shape)}, out {tuple(out.shape)}")
+        _check_rows("rms_norm", x, out)
+        if residual is not None:
+            _check_rows("rms_norm", residual, out)
+        packed = abi.RMS_NORM.pack(
+            88,
+            abi.ADD_ONE if add_one else 0,
+            x.data_ptr(),
+            x.stride(0),
+            0 if residual is None else residual.data_ptr(),
+            0 if residual is None else residual.stride(0),
+            _vector("rms_norm weight", weight, cols),
+            out.data_ptr(),
+            out.stride(0),
+            tokens,
+            cols,
+            eps,
+            0,
+        )
+        status = self._rms_norm(packed)
+        if status:
+            abi.check(self._library, status, "rms_norm")
+        return out
+
+    def rope_store(
+        self,
+        qkv: torch.Tensor,
+        heads: HeadLayout,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        q_norm: torch.Tensor | None = None,
+        k_norm: torch.Tensor | None = None,
+        eps: float = 1e-6,
+        interleaved: bool = False,
+    ) -> None:
+        """Normalise (optional) and rotate q and k of qkv; q stays in place, k and v go to the pools.
+
+        Shape: qkv [n, heads.qkv_cols]; cos, sin [max_positions, rotary_dim / 2]; positions int32
+        [n]; slots int64 [n], page * 16 + place, -1 stores nothing; keys, values [num_pages,
+        kv_heads, 16, head_dim] float32 or bfloat16.
+        """
+        tokens, dim = qkv.shape[0], heads.head_dim
+        _check_qkv("rope_store", qkv, heads)
+        _check_pools("rope_store", keys, values, heads)
+        _check_index("rope_store positions", positions, torch.int32, tokens)
+        _check_index("rope_store slots", slots, torch.int64, tokens)
+        if cos.shape != sin.shape or not (cos.is_contiguous() and sin.is_contiguous()):
+            raise _shape("rope_store", f"cos {tuple(cos.shape)}, sin {tuple(sin.shape)}")
+        q = qkv.data_ptr()
+        k = q + 4 * heads.heads * dim
+        packed = abi.ROPE_STORE.pack(
+            168,
+            abi.INTERLEAVED if interleaved else 0,
+            q,
+            k,
+            k + 4 * heads.kv_heads * dim,
+            qkv.stride(0),
+            tokens,
+            heads.heads,
+            heads.kv_heads,
+            dim,
+            2 * cos.shape[1],
+            0 if q_norm is None else _vector("q_norm", q_norm, dim),
+            0 if k_norm is None else _vector("k_norm", k_norm, dim),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            cos.shape[0],
+            positions.data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            slots.data_ptr(),
+            keys.shape[0],
+            _POOL_FORMATS[keys.dtype],
+            eps,
+        )
+        status = self._rope_store(packed)
+        if status:
+            abi.check(self._library, status, "rope_store")
+
+    def attention(
+        self,
+        qkv: torch.Tensor,
+        heads: HeadLayout,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        query_start: torch.Tensor,
+        context_len: torch.Tensor,
+        page_table: torch.Tensor,
+        scale: float,
+        window: int = 0,
+        sinks: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Causal attention over paged keys. Query i of a sequence stands at context_len - count + i.
+
+        Shape: qkv [n, heads.qkv_cols], q is its first part; query_start int32 [s + 1]; context_len
+        int32 [s], new tokens included; page_table int32 [s, max_pages]; sinks [heads];
+        out [n, heads * head_dim].
+        """
+        sequences = context_len.shape[0]
+        width = heads.heads * heads.head_dim
+        if out is None:
+            out = torch.empty(qkv.shape[0], width)
+        _check_qkv("attention", qkv, heads)
+        _check_pools("attention", keys, values, heads)
+        _check_rows("attention", qkv, out)
+        _check_index("attention query_start", query_start, torch.int32, sequences + 1)
+        _check_index("attention context_len", context_len, torch.int32, sequences)
+        if out.shape != (qkv.shape[0], width) or not page_table.is_contiguous():
+            raise _shape("attention", f"out {tuple(out.shape)}, pages {tuple(page_table.shape)}")
+        if page_table.dtype != torch.int32 or page_table.shape[0] != sequences:
+            raise _shape("attention", f"page_table {page_table.dtype} {tuple(page_table.shape)}")
+        packed = abi.ATTENTION.pack(
+            152,
+            _POOL_FORMATS[keys.dtype],
+            qkv.data_ptr(),
+            qkv.stride(0),
+            keys.data_ptr(),
+            values.data_ptr(),
+            keys.shape[0],
+            query_start.data_ptr(),
+            context_len.data_ptr(),
+            page_table.data_ptr(),
+            sequences,
+            page_table.shape[1],
+            heads.heads,
+            heads.kv_heads,
+            heads.head_dim,
+            window,
+            0 if sinks is None else _vector("sinks", sinks, heads.heads),
+            out.data_ptr(),
+            out.stride(0),
+            scale,
+            0,
+        )
+        status = self._attention(packed)
+        if status:
+            abi.check(self._library, status, "attention")
+        return out
+
+    def embed_rows(
+        self,
+        table: torch.Tensor,
+        fmt: str,
+        cols: int,
+        ids: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Rows of a matrix in its checkpoint format. Shape: table uint8 [rows, row_bytes]; ids int64
+        [n]; out [n, cols]. Raises: EngineError("native_call") for an id out of range."""
+        quant = format_named(fmt)
+        count = ids.shape[0]
+        if out is None:
+            out = torch.empty(count, cols)
+        _check_index("embed_rows ids", ids, torch.int64, count)
+        if table.dtype != torch.uint8 or not table.is_contiguous():
+            raise _shape("embed_rows", f"table {table.dtype} {tuple(table.shape)}")
+        if table.shape[1] != quant.row_bytes(cols) or out.shape != (count, cols):
+            raise _shape("embed_rows", f"table {tuple(table.shape)}, out {tuple(out.shape)}")
+        _check_rows("embed_rows", out, out)
+        packed = abi.EMBED_ROWS.pack(
+            64,
+            quant.gguf_type,
+            table.data_ptr(),
+            table.shape[0],
+            cols,
+            ids.data_ptr(),
+            count,
+            out.data_ptr(),
+            out.stride(0),
+        )
+        status = self._embed_rows(packed)
+        if status:
+            abi.check(self._library, status, "embed_rows")
+        return out
+
+
+def _shape(call: str, what: str) -> EngineError:
+    return EngineError(f"{call}: shapes do not fit: {what}", code="bad_operand")
+
+
+def _check_rows(call: str, x: torch.Tensor, out: torch.Tensor) -> None:
+    """Float32 rows with a contiguous last dimension."""
+    good = x.dtype == torch.float32 and out.dtype == torch.float32
+    if not good or x.stride(-1) != 1 or out.stride(-1) != 1:
+        raise EngineError(
+            f"{call}: need float32 rows with a contiguous last dimension, got {x.dtype} "
+            f"{x.stride()} and {out.dtype} {out.stride()}",
+            code="bad_operand",
+        )
+
+
+def _check_index(what: str, ids: torch.Tensor, dtype: torch.dtype, count: int) -> None:
+    if ids.dtype != dtype or ids.shape != (count,) or not ids.is_contiguous():
+        raise EngineError(
+            f"{what}: need {count} contiguous {dtype}, got {ids.dtype} {tuple(ids.shape)}",
+            code="bad_operand",
+        )
+
+
+def _check_routing(ids: torch.Tensor, weights: torch.Tensor) -> None:
+    if (
+        ids.dtype != torch.int32
+        or weights.dtype != torch.float32
+        or weights.shape != ids.shape
+        or not (ids.is_contiguous() and weights.is_contiguous())
+    ):
+        raise EngineError(
+            f"expert_ffn: need contiguous int32 ids and float32 weights of one shape, got "
+            f"{ids.dtype} {tuple(ids.shape)} and {weights.dtype} {tuple(weights.shape)}",
+            code="bad_operand",
+        )
+
+
+def _check_qkv(call: str, qkv: torch.Tensor, heads: HeadLayout) -> None:
+    if qkv.dtype != torch.float32 or qkv.stride(1) != 1 or qkv.shape[1] != heads.qkv_cols:
+        raise _shape(call, f"qkv {qkv.dtype} {tuple(qkv.shape)}, {heads}")
+
+
+def _check_pools(call: str, keys: torch.Tensor, values: torch.Tensor, heads: HeadLayout) -> None:
+    shape = (keys.shape[0], heads.kv_heads, PAGE_TOKENS, heads.head_dim)
+    good = keys.shape == shape and values.shape == shape and keys.dtype == values.dtype
+    if not good or keys.dtype not in _POOL_FORMATS:
+        raise _shape(call, f"keys {keys.dtype} {tuple(keys.shape)}, {heads}")
+    if not (keys.is_contiguous() and values.is_contiguous()):
+        raise _shape(call, "the KV pools must be contiguous")
+
+
+def _vector(what: str, x: torch.Tensor, size: int) -> int:
+    if x.dtype != torch.float32 or x.shape != (size,) or not x.is_contiguous():
+        raise EngineError(
+            f"{what}: need {size} contiguous float32, got {x.dtype} {tuple(x.shape)}",
+            code="bad_operand",
+        )
+    return x.data_ptr()

@@ -1,0 +1,130 @@
+"""What kernels are given beside plain tensors: packed weights, expert banks, head counts.
+
+Shapes, formats and alignment are checked here, once, when the operand is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ftengine.errors import EngineError
+from ftengine.quant import format_named
+from ftengine.quant.panel32 import PART_ALIGN_BYTES, ExpertLayout, packed_bytes
+
+PAGE_TOKENS = 16
+"""Tokens of a KV page."""
+
+ACTIVATIONS: dict[str, int] = {"silu": 0, "gelu_tanh": 1, "relu2": 2, "swiglu_clamp": 3}
+"""Activations of gated experts and their native ids."""
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """Heads of one attention layer: a qkv row is heads, kv_heads, kv_heads times head_dim."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def qkv_cols(self) -> int:
+        """Width of a qkv row."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A matrix [rows, cols] in panel32.v1. Shape: data uint8 [packed_bytes], 64-byte aligned.
+
+    Raises: EngineError("bad_operand") if the data is not what it claims to be.
+    """
+
+    data: torch.Tensor
+    fmt: str
+    rows: int
+    cols: int
+    address: int = field(init=False, repr=False)
+    gguf_type: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_bytes(self.data, packed_bytes(self.fmt, self.rows, self.cols), "packed weight")
+        object.__setattr__(self, "address", self.data.data_ptr())
+        object.__setattr__(self, "gguf_type", format_named(self.fmt).gguf_type)
+
+
+@dataclass(frozen=True)
+class ExpertBank:
+    """All experts of one layer. Shape: data uint8 [num_experts, row_bytes], rows as in layout.
+
+    activation names one of ACTIVATIONS; alpha and limit belong to swiglu_clamp.
+    Raises: EngineError("bad_operand") if the data is not what it claims to be.
+    """
+
+    data: torch.Tensor
+    layout: ExpertLayout
+    fmt_gate_up: str
+    fmt_down: str
+    hidden: int
+    inter: int
+    activation: str = "silu"
+    alpha: float = 1.702
+    limit: float = 7.0
+    address: int = field(init=False, repr=False)
+    row_bytes: int = field(init=False, repr=False)
+    num_experts: int = field(init=False, repr=False)
+    gguf_type_gate_up: int = field(init=False, repr=False)
+    gguf_type_down: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.data.ndim != 2:
+            raise EngineError("an expert bank is [num_experts, row_bytes]", code="bad_operand")
+        count, row_bytes = self.data.shape
+        _check_bytes(self.data, count * row_bytes, "expert bank")
+        _check_layout(self, row_bytes)
+        if self.activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise EngineError(
+                f"activation {self.activation!r} is not built; built: {known}", code="bad_operand"
+            )
+        object.__setattr__(self, "address", self.data.data_ptr())
+        object.__setattr__(self, "row_bytes", row_bytes)
+        object.__setattr__(self, "num_experts", count)
+        object.__setattr__(self, "gguf_type_gate_up", format_named(self.fmt_gate_up).gguf_type)
+        object.__setattr__(self, "gguf_type_down", format_named(self.fmt_down).gguf_type)
+
+
+def _check_layout(bank: ExpertBank, row_bytes: int) -> None:
+    """Parts are aligned and end inside the row."""
+    layout = bank.layout
+    if any(at % PART_ALIGN_BYTES for at in (layout.gate_up_offset, layout.down_offset, row_bytes)):
+        raise EngineError(
+            f"expert rows and parts start at multiples of {PART_ALIGN_BYTES}, got {layout}",
+            code="bad_operand",
+        )
+    gate_up = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=True)
+    down = packed_bytes(bank.fmt_down, bank.hidden, bank.inter)
+    end = max(layout.gate_up_offset + gate_up, layout.down_offset + down)
+    if end > row_bytes:
+        raise EngineError(
+            f"an expert of [{bank.inter}, {bank.hidden}] ends at byte {end}, its bank row has "
+            f"{row_bytes}",
+            code="bad_operand",
+        )
+
+
+def _check_bytes(data: torch.Tensor, expected: int, what: str) -> None:
+    good = data.dtype == torch.uint8 and data.is_contiguous() and data.numel() == expected
+    if not good or data.device.type != "cpu":
+        raise EngineError(
+            f"{what}: need {expected} contiguous uint8 on the CPU, got {data.dtype} "
+            f"{tuple(data.shape)} on {data.device}",
+            code="bad_operand",
+        )
+    if data.data_ptr() % PART_ALIGN_BYTES:
+        raise EngineError(
+            f"{what} must start at a multiple of {PART_ALIGN_BYTES} bytes; copy it to an aligned "
+            "tensor first",
+            code="bad_operand",
+        )

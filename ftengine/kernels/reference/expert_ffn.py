@@ -1,0 +1,73 @@
+"""Reference of one routed layer: per expert gate, up, activation, down; slots summed in order."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from ftengine.errors import EngineError
+from ftengine.kernels.operands import ExpertBank
+from ftengine.quant import format_named
+from ftengine.quant.panel32 import packed_bytes, unpack, unpack_pair
+
+
+def activate(bank: ExpertBank, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """act(gate) * up, as the bank's activation has it."""
+    if bank.activation == "gelu_tanh":
+        return F.gelu(gate, approximate="tanh") * up
+    if bank.activation == "relu2":
+        return F.relu(gate).square() * up
+    if bank.activation == "swiglu_clamp":
+        gate = gate.clamp(max=bank.limit)
+        return (up.clamp(-bank.limit, bank.limit) + 1) * gate * torch.sigmoid(bank.alpha * gate)
+    return F.silu(gate) * up
+
+
+def expert_weights(
+    bank: ExpertBank, expert: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gate [inter, hidden], up and down [hidden, inter] of one expert as float32."""
+    row = bank.data[expert].numpy()
+    start = bank.layout.gate_up_offset
+    size = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=True)
+    pair = unpack_pair(bank.fmt_gate_up, row[start : start + size], bank.inter, bank.hidden)
+    start = bank.layout.down_offset
+    size = packed_bytes(bank.fmt_down, bank.hidden, bank.inter)
+    down = unpack(bank.fmt_down, row[start : start + size], bank.hidden, bank.inter)
+    gate_up = format_named(bank.fmt_gate_up)
+    return (
+        torch.from_numpy(gate_up.dequantize(pair[0])),
+        torch.from_numpy(gate_up.dequantize(pair[1])),
+        torch.from_numpy(format_named(bank.fmt_down).dequantize(down)),
+    )
+
+
+def expert_ffn(
+    x: torch.Tensor,
+    expert_ids: torch.Tensor,
+    weights: torch.Tensor,
+    bank: ExpertBank,
+    out: torch.Tensor | None = None,
+    accumulate: bool = False,
+) -> torch.Tensor:
+    """Weighted sum of each token's experts, slots in order.
+
+    Shape: x, out [n, hidden]; expert_ids int32 and weights float32 [n, k].
+    Raises: EngineError("native_call") for an expert id out of range.
+    """
+    if expert_ids.numel() and not 0 <= int(expert_ids.min()) <= int(expert_ids.max()) < (
+        bank.num_experts
+    ):
+        raise EngineError("expert_ffn: an expert id is out of range", code="native_call")
+    parts = torch.zeros(*expert_ids.shape, bank.hidden)
+    for expert in expert_ids.unique().tolist():
+        token, slot = torch.where(expert_ids == expert)
+        gate, up, down = expert_weights(bank, expert)
+        rows = x[token]
+        parts[token, slot] = activate(bank, rows @ gate.T, rows @ up.T) @ down.T
+    result = torch.zeros(x.shape[0], bank.hidden)
+    for slot in range(expert_ids.shape[1]):
+        result += weights[:, slot, None] * parts[:, slot]
+    if out is None:
+        return result
+    return out.add_(result) if accumulate else out.copy_(result)

@@ -1,0 +1,1 @@
+"""Building blocks of a decoder, no model names; x is [num_tokens, ...]. Read context.py first."""

@@ -1,0 +1,90 @@
+"""What one forward pass needs, passed explicitly, and the buffers it works in.
+
+The buffers are made once for the largest step; a step of n tokens sees the first n rows of each.
+The views are kept per n, so that a decode step makes no tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ftengine.cache.kv_pool import KvPool
+
+
+@dataclass(frozen=True)
+class BufferShape:
+    """Widths of the work buffers. Units: elements per token."""
+
+    hidden: int
+    qkv: int
+    attention: int
+    experts: int
+    slots: int
+
+
+@dataclass(frozen=True)
+class StepBuffers:
+    """Work memory of one step, reused by every layer.
+
+    Shape: float32, rows = tokens. stream [n, hidden] is the residual stream; normed [n, hidden];
+    qkv [n, (heads + 2 kv_heads) * head_dim]; attended [n, heads * head_dim];
+    router_logits [n, experts]; expert_ids int32 and expert_weights [n, slots].
+    """
+
+    stream: torch.Tensor
+    normed: torch.Tensor
+    qkv: torch.Tensor
+    attended: torch.Tensor
+    router_logits: torch.Tensor
+    expert_ids: torch.Tensor
+    expert_weights: torch.Tensor
+
+    def first(self, num_tokens: int) -> StepBuffers:
+        """The first rows of each buffer, as views."""
+        return StepBuffers(**{name: buffer[:num_tokens] for name, buffer in self.__dict__.items()})
+
+
+class Workspace:
+    """Owner of the buffers. One step at a time."""
+
+    def __init__(self, shape: BufferShape, max_tokens: int) -> None:
+        self.max_tokens = max_tokens
+        self._all = StepBuffers(
+            stream=torch.zeros(max_tokens, shape.hidden),
+            normed=torch.zeros(max_tokens, shape.hidden),
+            qkv=torch.zeros(max_tokens, shape.qkv),
+            attended=torch.zeros(max_tokens, shape.attention),
+            router_logits=torch.zeros(max_tokens, max(shape.experts, 1)),
+            expert_ids=torch.zeros(max_tokens, max(shape.slots, 1), dtype=torch.int32),
+            expert_weights=torch.ones(max_tokens, max(shape.slots, 1)),
+        )
+        self._views: dict[int, StepBuffers] = {}
+
+    def views(self, num_tokens: int) -> StepBuffers:
+        """Buffers of exactly `num_tokens` rows."""
+        found = self._views.get(num_tokens)
+        if found is None:
+            assert num_tokens <= self.max_tokens, f"{num_tokens} > {self.max_tokens} tokens"
+            found = self._views[num_tokens] = self._all.first(num_tokens)
+        return found
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """One forward pass over the new tokens of several sequences, sequence after sequence.
+
+    Shape: positions int32 [n]; slots int64 [n] (page * 16 + place); query_start int32 [s + 1];
+    context_len int32 [s], new tokens included; page_table int32 [s, max_pages].
+    wanted: rows whose logits are asked for, int64 [r]; None = every row.
+    """
+
+    positions: torch.Tensor
+    slots: torch.Tensor
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+    page_table: torch.Tensor
+    wanted: torch.Tensor | None
+    pool: KvPool
+    buffers: StepBuffers

@@ -1,0 +1,50 @@
+"""Matrix products with packed weights. Several matrices that share an input may be one Linear."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ftengine.kernels.dispatch import Kernels, PackedWeight
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """Rows [first, first + weight.rows) of the output. bias float32 [weight.rows]."""
+
+    weight: PackedWeight
+    first: int
+    bias: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Linear:
+    """out = x @ W^T + bias. One part unless the rows come in different formats."""
+
+    parts: tuple[LinearPart, ...]
+    kernels: Kernels
+
+    @property
+    def rows(self) -> int:
+        """Width of the output."""
+        last = self.parts[-1]
+        return last.first + last.weight.rows
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Shape: x float32 [n, cols]; out float32 [n, rows], written."""
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            return self.kernels.linear(x, part.weight, out=out, bias=part.bias)
+        for part in self.parts:
+            view = out[:, part.first : part.first + part.weight.rows]
+            self.kernels.linear(x, part.weight, out=view, bias=part.bias)
+        return out
+
+    def add_to(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Like apply, but the product is added to `out`; for residual streams."""
+        for part in self.parts:
+            whole = len(self.parts) == 1
+            view = out if whole else out[:, part.first : part.first + part.weight.rows]
+            self.kernels.linear(x, part.weight, out=view, bias=part.bias, accumulate=True)
+        return out

@@ -1,0 +1,306 @@
+"""FTW -> Decoder: streams a model in, one tensor at a time, with its progress counted.
+
+Peak memory is what stays plus the largest tensor two or three times (raw, widened, packed).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from ftengine.device.torch_device import PAGE_BYTES, WeightArena, page_aligned
+from ftengine.errors import FormatError, LoadError
+from ftengine.experts import repack
+from ftengine.experts.banks import (
+    BankBuilder,
+    BankShape,
+    PackedExpert,
+    bank_in_place,
+    pack_down,
+    pack_gate_up,
+)
+from ftengine.experts.repack import Rows
+from ftengine.kernels.dispatch import ExpertBank, PackedWeight
+from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart, FtwTensor
+from ftengine.models.families import family_named
+from ftengine.models.spec import ModelConfig
+from ftengine.models.weight_names import wanted_banks, wanted_tensors
+from ftengine.quant import format_named, panel32
+from ftengine.quant.base import Bytes
+from ftman import files
+
+log = logging.getLogger(__name__)
+
+WIDE = {"bfloat16": "bf16", "float32": "f32"}
+"""compute setting -> format of weights that have no kernel form of their own."""
+
+
+def read_model_config(model: FtwModel) -> ModelConfig:
+    """The model's config, with the stop ids of generation_config.json added.
+
+    Raises: LoadError for a family that is not built.
+    """
+    config = family_named(model.index.family).read_config(model.config)
+    path = model.path / "generation_config.json"
+    if not path.exists():
+        return config
+    try:
+        found = json.loads(files.read_bytes(path, limit=1 << 20))["eos_token_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return config
+    more = found if isinstance(found, list) else [found]
+    ids = dict.fromkeys((*config.eos_ids, *(item for item in more if type(item) is int)))
+    return dataclasses.replace(config, eos_ids=tuple(ids))
+
+
+def check_complete(model: FtwModel, config: ModelConfig) -> None:
+    """Compare the index with what the config asks for. Raises: LoadError naming the weight."""
+    tensors = {item.name: item.shape for item in model.index.tensors}
+    for name, wanted in wanted_tensors(config).items():
+        if name not in tensors:
+            raise LoadError(f"{model.path} has no tensor {name}; pull the model again")
+        if tensors[name] != wanted.shape:
+            raise LoadError(f"{name} has shape {tensors[name]}; the config asks for {wanted.shape}")
+    banks = {item.name: item for item in model.index.banks}
+    for name, bank in wanted_banks(config).items():
+        if name not in banks:
+            raise LoadError(f"{model.path} has no bank {name}; pull the model again")
+        found_sizes = (banks[name].num_experts, banks[name].part("down").shape)
+        if found_sizes != (bank.num_experts, (bank.hidden, bank.inter)):
+            raise LoadError(f"{name} holds {found_sizes}; the config asks for {bank}")
+
+
+def kernel_bytes(model: FtwModel, compute: str) -> int:
+    """Bytes the weights take in memory, from the index alone.
+
+    The embedding stays as stored; a tied head is packed beside it.
+    """
+    wide = WIDE[compute]
+    total = sum(_tensor_bytes(item, wide) for item in model.index.tensors)
+    total += sum(_bank_bytes(item, wide) for item in model.index.banks)
+    embed = model.index.tensor("embed")
+    if embed is not None:
+        total += embed.bytes
+        if model.index.tensor("head") is not None:
+            total -= _tensor_bytes(embed, wide)
+    return total
+
+
+class FtwWeights:
+    """The weights of an open FTW as models.build wants them (build.Weights).
+
+    on_bytes is told of every byte read; it may raise to stop the load.
+    """
+
+    def __init__(self, model: FtwModel, compute: str, on_bytes: Callable[[int], None]) -> None:
+        self._model = model
+        self._wide = WIDE[compute]
+        self._on_bytes = on_bytes
+        self._arena = WeightArena()
+        self._tensors = {item.name: item for item in model.index.tensors}
+        self._banks = {item.name: item for item in model.index.banks}
+        self._widened: set[str] = set()
+        self._shared: dict[str, Rows] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about how the weights are held."""
+        return tuple(
+            f"reference path: {name} dequantised at load to {self._wide}"
+            for name in sorted(self._widened)
+        )
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes taken so far for weights that stay."""
+        return self._arena.taken_bytes
+
+    def has(self, name: str) -> bool:
+        """Whether the model holds a tensor of this name."""
+        return name in self._tensors
+
+    def vector(self, name: str) -> torch.Tensor:
+        """Shape: float32 [n]. Raises: LoadError."""
+        entry = self._tensor(name)
+        raw = self._read(entry).reshape(1, -1)
+        values = format_named(entry.format).dequantize(raw)
+        return torch.from_numpy(values.reshape(-1).copy())
+
+    def table(self, name: str) -> tuple[torch.Tensor, str]:
+        """Rows as stored, and their format. Shape: uint8 [rows, row_bytes]. Raises: LoadError."""
+        entry = self._tensor(name)
+        rows = self._rows(name)
+        held = self._arena.take(rows.data.size)
+        held.numpy()[:] = rows.data.reshape(-1)
+        self._shared[name] = Rows(held.numpy().reshape(rows.data.shape), rows.fmt, rows.cols)
+        return held.view(rows.data.shape), entry.format
+
+    def packed(self, names: Sequence[str]) -> list[PackedWeight]:
+        """Matrices one below the other, neighbours of one format joined. Raises: LoadError."""
+        groups: list[list[Rows]] = []
+        for name in names:
+            rows = self._widen(self._rows(name))
+            if groups and groups[-1][0].fmt == rows.fmt:
+                groups[-1].append(rows)
+            else:
+                groups.append([rows])
+        return [self._pack(group) for group in groups]
+
+    def dense_bank(self, gate: str, up: str, down: str) -> ExpertBank:
+        """A dense MLP as a bank of one expert. Raises: LoadError."""
+        first, second, third = self._rows(gate), self._rows(up), self._rows(down)
+        shape = BankShape(1, hidden=first.cols, inter=first.data.shape[0])
+        gate_up, fmt_gate_up = pack_gate_up(first, second, self._wide)
+        packed_down, fmt_down = pack_down(third, self._wide)
+        for rows, fmt in ((first, fmt_gate_up), (second, fmt_gate_up), (third, fmt_down)):
+            self._note(rows.fmt, fmt)
+        builder = BankBuilder(shape, self._arena.take)
+        builder.put(0, PackedExpert(gate_up, fmt_gate_up, packed_down, fmt_down))
+        return builder.finish()
+
+    def bank(self, name: str) -> ExpertBank:
+        """All experts of one layer, in place where their layout allows. Raises: LoadError."""
+        entry = self._banks.get(name)
+        if entry is None:
+            raise LoadError(f"{self._model.path} has no bank {name}; pull the model again")
+        gate_up, down = entry.part("gate_up"), entry.part("down")
+        _check_part(entry, gate_up)
+        _check_part(entry, down)
+        shape = BankShape(entry.num_experts, hidden=down.shape[0], inter=down.shape[1])
+        if gate_up.shape != (2 * shape.inter, shape.hidden):
+            raise FormatError(f"{name}: gate_up {gate_up.shape} does not fit down {down.shape}")
+        return self._read_bank(entry, gate_up, down, shape)
+
+    def _read_bank(
+        self, entry: FtwBank, gate_up: FtwPart, down: FtwPart, shape: BankShape
+    ) -> ExpertBank:
+        in_place = gate_up.layout != "rows" and down.layout != "rows"
+        take = self._arena.take if in_place else page_aligned
+        data = take(entry.bytes)
+        self._model.read(entry, data.numpy().data)
+        self._on_bytes(entry.bytes)
+        rows = data.view(entry.num_experts, entry.row_bytes)
+        if in_place:
+            layout = panel32.ExpertLayout(gate_up.offset, down.offset, entry.row_bytes)
+            return bank_in_place(rows, layout, (gate_up.format, down.format), shape)
+        builder = BankBuilder(shape, self._arena.take)
+        for expert in range(entry.num_experts):
+            builder.put(expert, self._repack(rows[expert].numpy(), gate_up, down, shape))
+        return builder.finish()
+
+    def _repack(
+        self, row: Bytes, gate_up: FtwPart, down: FtwPart, shape: BankShape
+    ) -> PackedExpert:
+        first = row[gate_up.offset : gate_up.offset + gate_up.bytes]
+        second = row[down.offset : down.offset + down.bytes]
+        packed_first, fmt_first = first, gate_up.format
+        if gate_up.layout == "rows":
+            both = first.reshape(2, shape.inter, -1)
+            gate = Rows(both[0], gate_up.format, shape.hidden)
+            up = Rows(both[1], gate_up.format, shape.hidden)
+            packed_first, fmt_first = pack_gate_up(gate, up, self._wide)
+            self._note(gate_up.format, fmt_first)
+        packed_second, fmt_second = second, down.format
+        if down.layout == "rows":
+            rows = Rows(second.reshape(shape.hidden, -1), down.format, shape.inter)
+            packed_second, fmt_second = pack_down(rows, self._wide)
+            self._note(down.format, fmt_second)
+        return PackedExpert(packed_first, fmt_first, packed_second, fmt_second)
+
+    def _tensor(self, name: str) -> FtwTensor:
+        entry = self._tensors.get(name)
+        if entry is None:
+            raise LoadError(f"{self._model.path} has no tensor {name}; pull the model again")
+        return entry
+
+    def _rows(self, name: str) -> Rows:
+        if name in self._shared:
+            return self._shared[name]
+        entry = self._tensor(name)
+        if len(entry.shape) != 2:
+            raise FormatError(f"{name} has shape {entry.shape}; a matrix was expected")
+        return Rows(self._read(entry).reshape(entry.shape[0], -1), entry.format, entry.shape[1])
+
+    def _read(self, entry: FtwTensor) -> Bytes:
+        _check_tensor(entry)
+        padded = -(-entry.bytes // PAGE_BYTES) * PAGE_BYTES
+        data = page_aligned(padded).numpy()
+        self._model.read(entry, data.data)
+        self._on_bytes(entry.bytes)
+        result: Bytes = data[: entry.bytes]
+        return result
+
+    def _widen(self, rows: Rows) -> Rows:
+        wide = repack.widen(rows, self._wide)
+        self._note(rows.fmt, wide.fmt)
+        return wide
+
+    def _pack(self, group: list[Rows]) -> PackedWeight:
+        data = group[0].data if len(group) == 1 else np.concatenate([item.data for item in group])
+        try:
+            packed = panel32.pack(group[0].fmt, data)
+        except ValueError as error:
+            raise LoadError(f"a weight cannot be laid out for the kernels: {error}") from None
+        held = self._arena.take(packed.size)
+        held.numpy()[:] = packed
+        return PackedWeight(held, group[0].fmt, data.shape[0], group[0].cols)
+
+    def _note(self, stored: str, used: str) -> None:
+        if stored != used and stored not in ("f32", "f16", "bf16"):
+            self._widened.add(stored)
+
+
+def _check_tensor(entry: FtwTensor) -> None:
+    cols = entry.shape[-1]
+    rows = int(np.prod(entry.shape[:-1], dtype=np.int64))
+    try:
+        expected = rows * format_named(entry.format).row_bytes(cols)
+    except ValueError as error:
+        raise FormatError(f"{entry.name}: {error}") from None
+    if expected != entry.bytes:
+        raise FormatError(
+            f"{entry.name} has {entry.bytes} bytes; {entry.format} {entry.shape} takes {expected}"
+        )
+
+
+def _check_part(bank: FtwBank, part: FtwPart) -> None:
+    expected_layout = panel32.LAYOUT + (".pair" if part.name == "gate_up" else "")
+    if len(part.shape) != 2 or part.layout not in ("rows", expected_layout):
+        raise FormatError(f"{bank.name}.{part.name}: layout {part.layout!r} is not known here")
+    rows, cols = part.shape
+    try:
+        if part.layout == "rows":
+            expected = rows * format_named(part.format).row_bytes(cols)
+        elif part.name == "gate_up":
+            expected = panel32.packed_bytes(part.format, rows // 2, cols, paired=True)
+        else:
+            expected = panel32.packed_bytes(part.format, rows, cols)
+    except ValueError as error:
+        raise FormatError(f"{bank.name}.{part.name}: {error}") from None
+    if expected != part.bytes:
+        raise FormatError(
+            f"{bank.name}.{part.name} has {part.bytes} bytes; {part.format} {part.shape} "
+            f"takes {expected}"
+        )
+
+
+def _tensor_bytes(entry: FtwTensor, wide: str) -> int:
+    if len(entry.shape) != 2:
+        return 4 * int(np.prod(entry.shape, dtype=np.int64))
+    fmt = repack.panel_format_of(entry.format, wide)
+    return panel32.packed_bytes(fmt, entry.shape[0], entry.shape[1])
+
+
+def _bank_bytes(bank: FtwBank, wide: str) -> int:
+    if all(part.layout != "rows" for part in bank.parts):
+        return bank.bytes
+    total = 0
+    for part in bank.parts:
+        rows, cols = part.shape[0], part.shape[-1]
+        total += panel32.packed_bytes(repack.panel_format_of(part.format, wide), rows, cols)
+    return bank.num_experts * total

@@ -1,0 +1,57 @@
+"""Built model families, one declarative file each. Read base.py first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ftengine.errors import LoadError
+from ftengine.models.families import llama, mixtral, qwen3, qwen3_moe
+from ftengine.models.families.base import Family
+
+FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen3.FAMILY, mixtral.FAMILY, qwen3_moe.FAMILY)
+
+
+def family_named(name: str) -> Family:
+    """The family called `name`. Raises: LoadError listing what is built."""
+    for family in FAMILIES:
+        if family.name == name:
+            return family
+    raise _not_built(f"family {name!r}")
+
+
+def family_of_config(config: Mapping[str, Any]) -> Family:
+    """The family of a config.json, by architectures, else by model_type.
+
+    Raises: LoadError listing what is built.
+    """
+    found = config.get("architectures")
+    architectures = found if isinstance(found, list) else []
+    model_type = config.get("model_type")
+    for family in FAMILIES:
+        if any(name in family.architectures for name in architectures):
+            return family
+    if not architectures:
+        for family in FAMILIES:
+            if model_type in family.model_types:
+                return family
+    if not architectures and model_type is None:
+        raise LoadError("config.json names neither architectures nor model_type")
+    shown = ", ".join(str(name)[:80] for name in architectures[:2]) or "of unknown name"
+    raise _not_built(f"architecture {shown} (family {str(model_type)[:80]})")
+
+
+def family_of_gguf(arch: str, *, has_experts: bool) -> Family:
+    """The family of a GGUF file's general.architecture. Raises: LoadError listing what is built."""
+    named = [family for family in FAMILIES if arch in family.gguf_archs]
+    if not named:
+        raise _not_built(f"GGUF architecture {arch[:80]!r}")
+    if len(named) == 1:
+        return named[0]
+    moe = [family for family in named if family is mixtral.FAMILY]
+    return moe[0] if has_experts else named[0]
+
+
+def _not_built(what: str) -> LoadError:
+    built = ", ".join(family.name for family in FAMILIES)
+    return LoadError(f"{what} is not built yet; built: {built}", code="unsupported_family")

@@ -1,0 +1,288 @@
+"""Family: the record each family file fills in, and the config dialects all of them share.
+
+Read a config through `Config`: it knows both spellings of rope settings, wrong types become
+LoadErrors that name the key, and absent optional keys get the family's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftengine.errors import LoadError
+from ftengine.models.spec import AttentionSpec, ModelConfig, RopeSpec
+from ftengine.models.weight_names import Rule
+
+_SIZE_LIMIT = 1 << 32
+_LAYER_LIMIT = 1024
+_SCALING_KEYS = {
+    "linear": ("factor",),
+    "llama3": (
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+_YARN_OPTIONAL = (
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "truncate",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: how to recognise it, read its config and name its weights.
+
+    gguf_permuted says that GGUF files of this family hold q and k rows in interleaved rope order.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    model_types: tuple[str, ...]
+    gguf_archs: tuple[str, ...]
+    read_config: Callable[[Mapping[str, Any]], ModelConfig]
+    weights: tuple[Rule, ...]
+    gguf_weights: tuple[Rule, ...]
+    gguf_permuted: bool = False
+
+
+class Config:
+    """Typed reading of a config.json dictionary. Raises: LoadError naming the key."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        self.values = values
+
+    def size(self, *keys: str, default: int | None = None) -> int:
+        """The first of `keys` that is set, a whole number from 1."""
+        value = self._first(keys)
+        if value is None:
+            value = default
+        if type(value) is not int or not 0 < value <= _SIZE_LIMIT:
+            raise LoadError(f"config.json: {keys[0]} must be a whole number above 0, got {value!r}")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A finite number."""
+        value = self.values.get(key)
+        return _number(key, default if value is None else value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """true or false."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise LoadError(f"config.json: {key} must be true or false, got {value!r}")
+        return value
+
+    def num_layers(self) -> int:
+        """num_hidden_layers, bounded."""
+        count = self.size("num_hidden_layers")
+        if count > _LAYER_LIMIT:
+            raise LoadError(f"config.json: num_hidden_layers {count} is above {_LAYER_LIMIT}")
+        return count
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """A token id, a list of them, or null."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        found = value if isinstance(value, list) else [value]
+        if not all(type(item) is int and item >= 0 for item in found):
+            raise LoadError(f"config.json: {key} must be a token id or a list of them")
+        return tuple(dict.fromkeys(found))
+
+    def activation(self) -> str:
+        """hidden_act; only silu is built."""
+        name = self.values.get("hidden_act", "silu")
+        if name not in ("silu", "swish"):
+            raise LoadError(f"config.json: hidden_act {name!r} is not built yet; built: silu")
+        return "silu"
+
+    def rope(self, head_dim: int, default_theta: float) -> RopeSpec:
+        """Rope settings in either dialect."""
+        both = self._rope_values()
+        theta = _number("rope_theta", both.get("rope_theta", default_theta))
+        partial = _number("partial_rotary_factor", both.get("partial_rotary_factor", 1.0))
+        dims = int(head_dim * partial)
+        if theta <= 0 or not 0 < dims <= head_dim or dims % 2:
+            raise LoadError(
+                f"config.json: rope_theta {theta} or partial_rotary_factor {partial} is not usable "
+                f"with head_dim {head_dim}"
+            )
+        kind = both.get("rope_type", both.get("type", "default"))
+        if kind in (None, "default", "none"):
+            return RopeSpec(dims, theta)
+        if kind not in _SCALING_KEYS:
+            known = ", ".join(("default", *_SCALING_KEYS))
+            raise LoadError(f"config.json: rope scaling {kind!r} is not built yet; built: {known}")
+        return RopeSpec(dims, theta, scaling=kind, factors=self._factors(kind, both))
+
+    def _rope_values(self) -> dict[str, Any]:
+        """rope_parameters over rope_scaling over flat keys, as one dictionary."""
+        merged: dict[str, Any] = {}
+        for key in ("rope_theta", "partial_rotary_factor"):
+            if self.values.get(key) is not None:
+                merged[key] = self.values[key]
+        for key in ("rope_scaling", "rope_parameters"):
+            inner = self.values.get(key)
+            if inner is None:
+                continue
+            if not isinstance(inner, dict):
+                raise LoadError(f"config.json: {key} must be an object or null")
+            merged.update({name: item for name, item in inner.items() if item is not None})
+        return merged
+
+    def _factors(self, kind: str, both: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+        values = dict(both)
+        if kind == "yarn":
+            values.setdefault(
+                "original_max_position_embeddings", self.size("max_position_embeddings")
+            )
+        names = _SCALING_KEYS[kind] + (_YARN_OPTIONAL if kind == "yarn" else ())
+        found = []
+        for name in names:
+            if name in values:
+                found.append((name, _number(name, values[name], allow_flag=name == "truncate")))
+            elif name in _SCALING_KEYS[kind]:
+                raise LoadError(f"config.json: rope scaling {kind} needs {name}")
+        if dict(found)["factor"] <= 0:
+            raise LoadError("config.json: rope scaling factor must be above 0")
+        return tuple(found)
+
+    def _first(self, keys: tuple[str, ...]) -> Any:
+        for key in keys:
+            if self.values.get(key) is not None:
+                return self.values[key]
+        return None
+
+
+def read_attention(
+    config: Config,
+    *,
+    default_theta: float,
+    qk_norm: bool = False,
+    bias: bool = False,
+    window: int = 0,
+) -> AttentionSpec:
+    """The grouped-query attention block all four families share."""
+    hidden = config.size("hidden_size")
+    heads = config.size("num_attention_heads")
+    kv_heads = config.size("num_key_value_heads", default=heads)
+    head_dim = config.size("head_dim", default=max(1, hidden // heads))
+    if heads % kv_heads:
+        raise LoadError(
+            f"config.json: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
+        )
+    return AttentionSpec(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=float(head_dim) ** -0.5,
+        rope=config.rope(head_dim, default_theta),
+        qk_norm=qk_norm,
+        qkv_bias=bias,
+        out_bias=bias,
+        window=window,
+    )
+
+
+def sliding_window(config: Config) -> int:
+    """sliding_window as tokens; 0 when null, absent or no smaller than the context."""
+    value = config.values.get("sliding_window")
+    if value is None:
+        return 0
+    window = config.size("sliding_window")
+    return 0 if window >= config.size("max_position_embeddings", default=window) else window
+
+
+def _number(key: str, value: Any, *, allow_flag: bool = False) -> float:
+    if isinstance(value, bool) and allow_flag:
+        return float(value)
+    if type(value) not in (int, float) or not abs(value) < 1e30:
+        raise LoadError(f"config.json: {key} must be a number, got {value!r}")
+    return float(value)
+
+
+def hf_rules(*feed_forward: Rule) -> tuple[Rule, ...]:
+    """Names shared by every built family in safetensors checkpoints, then the family's own."""
+    layer = "model.layers.{layer}."
+    shared = [
+        Rule("model.embed_tokens.weight", "embed"),
+        Rule("model.norm.weight", "norm"),
+        Rule("lm_head.weight", "head"),
+        Rule(layer + "input_layernorm.weight", "layers.{layer}.attn_norm"),
+        Rule(layer + "post_attention_layernorm.weight", "layers.{layer}.ffn_norm"),
+        Rule(layer + "self_attn.q_norm.weight", "layers.{layer}.attn.q_norm"),
+        Rule(layer + "self_attn.k_norm.weight", "layers.{layer}.attn.k_norm"),
+    ]
+    for part in "qkvo":
+        source, target = f"{layer}self_attn.{part}_proj", "layers.{layer}.attn." + part
+        shared += [
+            Rule(source + ".weight", target),
+            Rule(source + ".bias", target + ".bias"),
+        ]
+    return (*shared, *feed_forward)
+
+
+def hf_dense_mlp() -> tuple[Rule, ...]:
+    """Dense gated MLP of safetensors checkpoints."""
+    rules = []
+    for part in ("gate", "up", "down"):
+        source = "model.layers.{layer}.mlp." + part + "_proj"
+        target = "layers.{layer}.mlp." + part
+        rules += [Rule(source + ".weight", target), Rule(source + ".bias", target + ".bias")]
+    return tuple(rules)
+
+
+def hf_experts(prefix: str, gate: str, up: str, down: str) -> tuple[Rule, ...]:
+    """Per-expert tensors under `prefix`, and the fused forms with and without ".weight"."""
+    base = "model.layers.{layer}." + prefix
+    target = "layers.{layer}.experts"
+    rules = [
+        Rule(f"{base}.experts.{{expert}}.{name}.weight", target, part)
+        for part, name in (("gate", gate), ("up", up), ("down", down))
+    ]
+    for block in dict.fromkeys((prefix, "mlp")):
+        fused = "model.layers.{layer}." + block + ".experts."
+        for ending in ("", ".weight"):
+            rules.append(Rule(f"{fused}gate_up_proj{ending}", target, "gate_up"))
+            rules.append(Rule(f"{fused}down_proj{ending}", target, "down"))
+        rules.append(
+            Rule("model.layers.{layer}." + block + ".gate.weight", "layers.{layer}.router")
+        )
+    return tuple(rules)
+
+
+def gguf_rules(*, experts: bool) -> tuple[Rule, ...]:
+    """Names of GGUF files."""
+    block = "blk.{layer}."
+    rules = [
+        Rule("token_embd.weight", "embed"),
+        Rule("output_norm.weight", "norm"),
+        Rule("output.weight", "head"),
+        Rule(block + "attn_norm.weight", "layers.{layer}.attn_norm"),
+        Rule(block + "ffn_norm.weight", "layers.{layer}.ffn_norm"),
+        Rule(block + "attn_q_norm.weight", "layers.{layer}.attn.q_norm"),
+        Rule(block + "attn_k_norm.weight", "layers.{layer}.attn.k_norm"),
+    ]
+    for part, source in (("q", "attn_q"), ("k", "attn_k"), ("v", "attn_v"), ("o", "attn_output")):
+        for ending, ours in ((".weight", ""), (".bias", ".bias")):
+            rules.append(Rule(block + source + ending, "layers.{layer}.attn." + part + ours))
+    for part in ("gate", "up", "down"):
+        if experts:
+            target = "layers.{layer}.experts"
+            rules.append(Rule(f"{block}ffn_{part}_exps.weight", target, part))
+            rules.append(Rule(f"{block}ffn_{part}.{{expert}}.weight", target, part))
+        rules.append(Rule(f"{block}ffn_{part}.weight", "layers.{layer}.mlp." + part))
+    if experts:
+        rules.append(Rule(block + "ffn_gate_inp.weight", "layers.{layer}.router"))
+    return tuple(rules)

@@ -1,0 +1,119 @@
+"""QuantFormat: how one weight format lays out a block, and how a row of blocks becomes float32.
+
+Numpy only. What lives elsewhere: one file per format beside this one, the registry in the package's
+__init__, and the kernel layout in panel32.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+_CHUNK_BLOCKS_BYTES = 1 << 21
+"""Blocks are decoded this many bytes at a time, so that temporaries stay in cache."""
+
+
+@dataclass(frozen=True)
+class QuantFormat:
+    """A block format. Units: block_bytes bytes hold block_elements consecutive elements of a row.
+
+    gguf_type is the GGML type id, the number that GGUF files and the native kernels use.
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+    gguf_type: int
+    decode_blocks: Callable[[Bytes], Floats]
+    """uint8 [n, block_bytes] -> float32 [n, block_elements]."""
+    encode_blocks: Callable[[Floats], Bytes] | None = None
+    """float32 [n, block_elements] -> uint8 [n, block_bytes]; None where we only read the format."""
+
+    def row_bytes(self, cols: int) -> int:
+        """Bytes of a row of `cols` elements. Raises: ValueError where blocks do not fit."""
+        if cols <= 0 or cols % self.block_elements:
+            raise ValueError(
+                f"{self.name} rows need a positive multiple of {self.block_elements} elements, "
+                f"got {cols}; keep this tensor in another format"
+            )
+        return cols // self.block_elements * self.block_bytes
+
+    def dequantize(self, raw: Bytes) -> Floats:
+        """Decode whole rows. Shape: uint8 [..., row_bytes] -> float32 [..., cols].
+
+        Raises: ValueError if a row is not a whole number of blocks.
+        """
+        if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % self.block_bytes:
+            raise ValueError(
+                f"{self.name} rows are uint8 and a multiple of {self.block_bytes} bytes long, "
+                f"got {raw.dtype} {raw.shape}"
+            )
+        cols = raw.shape[-1] // self.block_bytes * self.block_elements
+        blocks = np.ascontiguousarray(raw).reshape(-1, self.block_bytes)
+        out = np.empty((blocks.shape[0], self.block_elements), dtype=np.float32)
+        step = max(1, _CHUNK_BLOCKS_BYTES // self.block_bytes)
+        with np.errstate(invalid="ignore", over="ignore"):  # hostile scales may be inf or nan
+            for start in range(0, blocks.shape[0], step):
+                out[start : start + step] = self.decode_blocks(blocks[start : start + step])
+        return out.reshape(*raw.shape[:-1], cols)
+
+    def quantize(self, values: Floats) -> Bytes:
+        """Encode rows. Shape: float32 [..., cols] -> uint8 [..., row_bytes].
+
+        Raises: ValueError if the format is read-only here or cols is no whole number of blocks.
+        """
+        if self.encode_blocks is None:
+            raise ValueError(f"{self.name} can be read, not written; choose q8_0, q4_0 or q4_1")
+        row_bytes = self.row_bytes(values.shape[-1])
+        blocks = np.ascontiguousarray(values, dtype=np.float32).reshape(-1, self.block_elements)
+        out = np.empty((blocks.shape[0], self.block_bytes), dtype=np.uint8)
+        step = max(1, _CHUNK_BLOCKS_BYTES // self.block_bytes)
+        for start in range(0, blocks.shape[0], step):
+            out[start : start + step] = self.encode_blocks(blocks[start : start + step])
+        return out.reshape(*values.shape[:-1], row_bytes)
+
+
+def half_field(blocks: Bytes, offset: int) -> Floats:
+    """The float16 at byte `offset` of every block, widened. Shape: [n, bytes] -> [n, 1]."""
+    field = np.ascontiguousarray(blocks[:, offset : offset + 2]).view(np.float16)
+    widened: Floats = field.astype(np.float32)
+    return widened
+
+
+def half_bytes(values: Floats) -> Bytes:
+    """Float32 [n, 1] rounded to float16, as bytes [n, 2]."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).view(np.uint8)
+
+
+def nibbles(packed: Bytes) -> Bytes:
+    """Low nibbles of all bytes, then high nibbles. Shape: uint8 [n, b] -> uint8 [n, 2 * b]."""
+    return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)
+
+
+def join_nibbles(values: Bytes) -> Bytes:
+    """Inverse of nibbles. Shape: uint8 [n, 2 * b] below 16 -> uint8 [n, b]."""
+    half = values.shape[-1] // 2
+    joined: Bytes = values[:, :half] | (values[:, half:] << np.uint8(4))
+    return joined
+
+
+def inverse_or_zero(scale: Floats) -> Floats:
+    """1 / scale, and 0 where scale is 0."""
+    with np.errstate(divide="ignore", over="ignore"):
+        result: Any = np.where(scale == 0, np.float32(0), np.float32(1) / scale)
+    return np.asarray(result, dtype=np.float32)
+
+
+def signed_extreme(values: Floats) -> Floats:
+    """The element of largest magnitude of each block, with its sign (first wins). Shape: [n, 1]."""
+    where = np.abs(values).argmax(axis=-1, keepdims=True)
+    extreme: Floats = np.take_along_axis(values, where, axis=-1)
+    return extreme

@@ -1,0 +1,1 @@
+"""The engine itself. Read engine.py first: load, submit, step."""

@@ -1,0 +1,346 @@
+"""The engine loop: receive, schedule, run, publish. Owns the scheduler, the runner, the requests.
+
+Everything here happens on one thread, the engine thread, which is also native worker 0; other
+threads send intents through `submit`, `abort`, `drain` and `stop`. Loading: assemble.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+
+from ftengine.config import EngineConfig
+from ftengine.errors import CapacityError, EngineError, RequestError
+from ftengine.protocol import (
+    EngineInfo,
+    ErrorEvent,
+    Event,
+    FinishEvent,
+    GenerateRequest,
+    Health,
+    ProgressEvent,
+    TokenEvent,
+    TokenLogprob,
+)
+from ftengine.runtime.assemble import Assembled, Progress, assemble
+from ftengine.runtime.metrics import Metrics
+from ftengine.runtime.requests import LiveRequest, Publish
+from ftengine.runtime.runner import PromptLogits, Runner
+from ftengine.sampling.sampler import Choice, sample, token_logprobs
+from ftengine.sampling.uniform import new_seed
+from ftengine.scheduler.batch import Batch, Work
+from ftengine.scheduler.scheduler import Scheduler
+from ftman.clock import SYSTEM, Clock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything one request answered, in one piece. Exactly one of finish and error is set."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish: FinishEvent | None
+    error: ErrorEvent | None
+
+
+class Engine:
+    """One model. Call `load` once, then `run` on the same thread, or `generate_sync`."""
+
+    def __init__(self, config: EngineConfig, clock: Clock = SYSTEM) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.progress = Progress()
+        self._clock = clock
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._live: dict[str, LiveRequest] = {}
+        self._assembled: Assembled | None = None
+        self._state = "loading"
+        self._error: str | None = None
+        self._last_step_s: float | None = None
+        self._stopping = False
+
+    def load(self) -> None:
+        """Read the model and make the pools. Raises: LoadError, CapacityError."""
+        try:
+            self._assembled = assemble(self.config, self.progress, self._clock.wall())
+        except EngineError as error:
+            self.fail(error.message)
+            raise
+        self._state = "ready"
+        self._count()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was loaded. Only after load."""
+        return self._loaded.info
+
+    @property
+    def runner(self) -> Runner:
+        """The runner, for tests and benchmarks that need logits. Only after load."""
+        return self._loaded.runner
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler, for tests. Only after load, and only on the engine thread."""
+        return self._loaded.scheduler
+
+    def health(self) -> Health:
+        """State for /health; may be called from any thread."""
+        last = self._last_step_s
+        return Health(
+            state=self._state,
+            loaded_bytes=self.progress.loaded_bytes,
+            total_bytes=self.progress.total_bytes,
+            running=self.metrics.running,
+            waiting=self.metrics.waiting,
+            last_step_s=None if last is None else max(self._clock.monotonic() - last, 0.0),
+            error=self._error,
+        )
+
+    def submit(self, request: GenerateRequest, publish: Publish) -> None:
+        """Queue a request from any thread.
+
+        The first event is a ProgressEvent once it is accepted, else an ErrorEvent and nothing more.
+        """
+        arrival_s = self._clock.monotonic()
+        self._commands.put(lambda: self._accept(request, publish, arrival_s))
+
+    def abort(self, request_id: str) -> None:
+        """End a request from any thread; it takes effect before the next step."""
+        self._commands.put(lambda: self._abort(request_id))
+
+    def drain(self) -> None:
+        """Refuse new requests from now on, from any thread; running ones go on."""
+        if self._state == "ready":
+            self._state = "draining"
+
+    def fail(self, message: str) -> None:
+        """Say on /health that the engine is of no use any more; by whoever saw it end."""
+        self._state, self._error = "failed", message
+
+    def stop(self) -> None:
+        """Abort everything and leave `load` or `run`, from any thread."""
+        self.progress.cancelled = True
+        self._commands.put(self._stop)
+
+    def run(self) -> None:
+        """Serve until `stop`; blocks without using the CPU while there is nothing to do."""
+        while not self._stopping:
+            self._receive(wait=not self._loaded.scheduler.has_work)
+            if not self._stopping:
+                self.step()
+
+    def step(self) -> bool:
+        """Run one step and publish what it gave. False when there was nothing to run."""
+        scheduler = self._loaded.scheduler
+        self._expire()
+        started = self._clock.monotonic()
+        batch = scheduler.next_batch(started)
+        if batch is None:
+            self._count()
+            return False
+        try:
+            tokens = self._compute(batch)
+        except Exception as error:  # the root of this step's requests
+            self._fail(batch, error)
+        else:
+            self._commit(batch, tokens, started)
+        self._count()
+        return True
+
+    def generate_sync(self, requests: Items[GenerateRequest]) -> list[Result]:
+        """Run requests together to their end on this thread; for tests and benchmarks."""
+        events: list[list[Event]] = [[] for _ in requests]
+        for request, into in zip(requests, events, strict=True):
+            self.submit(request, into.append)
+        self._receive(wait=False)
+        while self._loaded.scheduler.has_work:
+            self.step()
+            self._receive(wait=False)
+        return [_result(item) for item in events]
+
+    @property
+    def _loaded(self) -> Assembled:
+        if self._assembled is None:
+            raise EngineError("the model is not loaded; call load first", code="loading")
+        return self._assembled
+
+    def _receive(self, wait: bool) -> None:
+        if wait:
+            self._commands.get()()
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                return
+            command()
+
+    def _accept(self, request: GenerateRequest, publish: Publish, arrival_s: float) -> None:
+        self.metrics.requests += 1
+        scheduler = self._loaded.scheduler
+        try:
+            if self._state != "ready":
+                raise RequestError(
+                    "the engine is shutting down; send the request to a new one",
+                    code="draining",
+                    retryable=True,
+                )
+            scheduler.check(request, self.info.vocab_size)
+            sequence = scheduler.add(request, arrival_s)
+        except RequestError as error:
+            self.metrics.refused += 1
+            publish(ErrorEvent(error.code, error.message, error.retryable))
+            return
+        seed = new_seed() if request.sampling.seed is None else request.sampling.seed
+        self._live[request.request_id] = LiveRequest(sequence, publish, seed)
+        publish(ProgressEvent(0, sequence.num_prompt))
+        self._count()
+
+    def _abort(self, request_id: str) -> None:
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        self._loaded.scheduler.finish(live.sequence, "abort")
+        self.metrics.aborted += 1
+        self._end(live, live.finish_event(self._clock.monotonic()))
+        self._count()
+
+    def _stop(self) -> None:
+        for request_id in list(self._live):
+            self._abort(request_id)
+        self._stopping = True
+
+    def _expire(self) -> None:
+        for sequence in self._loaded.scheduler.expired(self._clock.monotonic()):
+            limit = sequence.request.deadline_s
+            self._loaded.scheduler.finish(sequence, "deadline")
+            self.metrics.failed += 1
+            self._end(
+                self._live[sequence.request.request_id],
+                ErrorEvent(
+                    "deadline_exceeded",
+                    f"the request's deadline of {limit} s passed after "
+                    f"{sequence.num_generated} tokens; allow more time or ask for fewer tokens",
+                    retryable=True,
+                ),
+            )
+
+    def _compute(self, batch: Batch) -> dict[str, Choice]:
+        runner = self._loaded.runner
+        wanting = [item for item in batch.work if _wants_prompt_logprobs(item)]
+        if wanting:
+            prompts, logits = runner.run_with_prompt_logits(batch, wanting)
+            for prompt in prompts:
+                self._keep_prompt_logprobs(prompt)
+        else:
+            logits = runner.run(batch)
+        ids = [item.sequence.request.request_id for item in batch.work if item.samples]
+        choices = sample(logits, [self._live[request_id].draw() for request_id in ids])
+        return dict(zip(ids, choices, strict=True))
+
+    def _keep_prompt_logprobs(self, prompt: PromptLogits) -> None:
+        """Row i tells the chance of prompt token start + i + 1."""
+        live = self._live[prompt.sequence.request.request_id]
+        if not live.prompt_logprobs:
+            live.prompt_logprobs = [None] * prompt.sequence.num_prompt
+        first = prompt.start + 1
+        targets = live.request.token_ids[first : first + prompt.logits.shape[0]]
+        if targets:
+            count = [live.request.logprobs or 0] * len(targets)
+            found = token_logprobs(prompt.logits[: len(targets)], targets, count)
+            live.prompt_logprobs[first : first + len(targets)] = found
+
+    def _commit(self, batch: Batch, choices: dict[str, Choice], started_s: float) -> None:
+        now = self._clock.monotonic()
+        before = {item.sequence: item.sequence.num_generated for item in batch.work if item.samples}
+        self._measure(batch, now - started_s)
+        tokens = {request_id: choice.token_id for request_id, choice in choices.items()}
+        self._loaded.scheduler.commit(batch, tokens, now)
+        self._last_step_s = now
+        for item in batch.work:
+            live = self._live[item.sequence.request.request_id]
+            if not item.samples:
+                done = min(item.sequence.num_computed, item.sequence.num_prompt)
+                live.publish(ProgressEvent(done, item.sequence.num_prompt))
+                continue
+            choice = choices[live.request.request_id]
+            if item.sequence.num_generated > before[item.sequence]:
+                logprobs = () if choice.logprob is None else (choice.logprob,)
+                live.publish(TokenEvent((choice.token_id,), logprobs))
+                self.metrics.completion_tokens += 1
+            if item.sequence.reason:
+                self.metrics.finished += 1
+                self._end(live, live.finish_event(now))
+
+    def _measure(self, batch: Batch, seconds: float) -> None:
+        self.metrics.steps += 1
+        prompt = sum(item.num_tokens for item in batch.work if item.sequence.is_prefilling)
+        self.metrics.prompt_tokens += prompt
+        if prompt:
+            self.metrics.prefill_s += seconds
+        else:
+            self.metrics.decode_s += seconds
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        log.exception("a step of %d sequences failed", len(batch.work))
+        event = _error_event(error)
+        for item in batch.work:
+            self._loaded.scheduler.finish(item.sequence, "error")
+            self.metrics.failed += 1
+            self._end(self._live[item.sequence.request.request_id], event)
+
+    def _end(self, live: LiveRequest, event: FinishEvent | ErrorEvent) -> None:
+        del self._live[live.request.request_id]
+        live.publish(event)
+        log.info(
+            "request %s: %s, %d prompt tokens, %d generated",
+            live.request.request_id,
+            event.reason if isinstance(event, FinishEvent) else event.code,
+            live.sequence.num_prompt,
+            live.sequence.num_generated,
+        )
+
+    def _count(self) -> None:
+        if self._assembled is None:
+            return
+        scheduler, pages = self._assembled.scheduler, self._assembled.pages
+        self.metrics.running = scheduler.num_running
+        self.metrics.waiting = scheduler.num_waiting
+        self.metrics.preemptions = scheduler.num_preemptions
+        self.metrics.kv_pages = pages.num_pages
+        self.metrics.kv_pages_free = pages.num_free
+
+
+def _wants_prompt_logprobs(item: Work) -> bool:
+    return item.sequence.request.prompt_logprobs and item.start < item.sequence.num_prompt
+
+
+def _error_event(error: Exception) -> ErrorEvent:
+    if isinstance(error, EngineError):
+        return ErrorEvent(error.code, error.message, error.retryable)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+        short = CapacityError(
+            f"memory ran out inside a step ({error}); use a smaller context, fewer parallel "
+            f"requests or fewer tokens per step",
+            code="out_of_memory",
+        )
+        return ErrorEvent(short.code, short.message, retryable=True)
+    return ErrorEvent("engine_error", f"the step failed: {type(error).__name__}: {error}")
+
+
+def _result(events: Items[Event]) -> Result:
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    last = events[-1]
+    return Result(
+        token_ids=tuple(token for event in tokens for token in event.token_ids),
+        logprobs=tuple(item for event in tokens for item in event.logprobs),
+        finish=last if isinstance(last, FinishEvent) else None,
+        error=last if isinstance(last, ErrorEvent) else None,
+    )

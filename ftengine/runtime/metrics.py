@@ -1,0 +1,62 @@
+"""Counters of one engine: one writer (the engine thread), read by the server as plain numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+
+@dataclass
+class Metrics:
+    """Since the start. Units: tokens, seconds, counts."""
+
+    requests: int = 0
+    refused: int = 0
+    finished: int = 0
+    aborted: int = 0
+    failed: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    running: int = 0
+    waiting: int = 0
+    kv_pages: int = 0
+    kv_pages_free: int = 0
+
+
+_HELP = {
+    "requests": ("counter", "Requests received."),
+    "refused": ("counter", "Requests refused before they were queued."),
+    "finished": ("counter", "Requests that ended by a stop token or their length."),
+    "aborted": ("counter", "Requests ended by the client."),
+    "failed": ("counter", "Requests ended by an error or their deadline."),
+    "preemptions": ("counter", "Times a sequence gave its KV pages to an older one."),
+    "steps": ("counter", "Model steps run."),
+    "prompt_tokens": ("counter", "Prompt tokens computed."),
+    "completion_tokens": ("counter", "Tokens generated."),
+    "prefill_s": ("counter", "Seconds in steps that computed prompt tokens."),
+    "decode_s": ("counter", "Seconds in steps that only decoded."),
+    "running": ("gauge", "Sequences with a place."),
+    "waiting": ("gauge", "Sequences in the queue."),
+    "kv_pages": ("gauge", "KV pages in all."),
+    "kv_pages_free": ("gauge", "KV pages nobody holds."),
+}
+
+
+def prometheus_text(metrics: Metrics) -> str:
+    """All counters in Prometheus' text format, version 0.0.4."""
+    lines: list[str] = []
+    for item in dataclasses.fields(metrics):
+        kind, text = _HELP[item.name]
+        name = "ft_engine_" + item.name.removesuffix("_s")
+        name += "_seconds" if item.name.endswith("_s") else ""
+        name += "_total" if kind == "counter" else ""
+        lines += [
+            f"# HELP {name} {text}",
+            f"# TYPE {name} {kind}",
+            f"{name} {getattr(metrics, item.name)}",
+        ]
+    return "\n".join(lines) + "\n"

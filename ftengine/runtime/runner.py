@@ -1,0 +1,136 @@
+"""Batch -> tensors -> logits. Knows pages and positions, nothing of requests' fates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+
+from ftengine.cache.kv_pool import KvPool
+from ftengine.cache.policy.pages import pages_for
+from ftengine.layers.context import Workspace
+from ftengine.models.decoder import Decoder
+from ftengine.protocol import GenerateRequest
+from ftengine.runtime.batching import StepInputs
+from ftengine.scheduler.batch import Batch, Work
+from ftengine.scheduler.sequence import Sequence
+
+HEAD_ROWS = 64
+"""Most rows of logits that exist at a time while prompt logits are read."""
+
+
+@dataclass(frozen=True)
+class RunnerLimits:
+    """Units: tokens; max_sequences in one step."""
+
+    context_tokens: int
+    max_sequences: int
+    step_tokens: int
+
+
+@dataclass(frozen=True)
+class PromptLogits:
+    """Logits of consecutive prompt tokens of one sequence.
+
+    Shape: logits float32 [n, vocab_size]; row i belongs to token `start + i`.
+    """
+
+    sequence: Sequence
+    start: int
+    logits: torch.Tensor
+
+
+class Runner:
+    """Runs steps of one decoder over one KV pool."""
+
+    def __init__(self, decoder: Decoder, pool: KvPool, limits: RunnerLimits) -> None:
+        self._decoder = decoder
+        self._pool = pool
+        self._limits = limits
+        workspace = Workspace(decoder.buffer_shape, limits.step_tokens)
+        self._inputs = StepInputs(workspace, pool, limits.max_sequences, limits.context_tokens)
+        rows = max(HEAD_ROWS, limits.max_sequences)
+        self._logits = torch.zeros(rows, decoder.vocab_size)
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        """Compute a step. Returns the logits that choose tokens, in the order of batch.work.
+
+        Shape: float32 [number of sampling works, vocab_size], valid until the next call.
+        """
+        rows = _sampling_rows(batch.work)
+        only_decodes = len(rows) == batch.num_tokens
+        return self._head(self._forward(batch.work, None if only_decodes else rows))
+
+    def run_with_prompt_logits(
+        self, batch: Batch, wanting: Items[Work]
+    ) -> tuple[list[PromptLogits], torch.Tensor]:
+        """Like run, and also every row's logits of the works in `wanting`.
+
+        These are copies, made HEAD_ROWS at a time.
+        """
+        hidden = self._forward(batch.work, None)
+        found: list[PromptLogits] = []
+        at = 0
+        for item in batch.work:
+            if item in wanting:
+                for first, part in _blocks(hidden[at : at + item.num_tokens]):
+                    logits = self._head(part).clone()
+                    found.append(PromptLogits(item.sequence, item.start + first, logits))
+            at += item.num_tokens
+        return found, self._head(hidden[_sampling_rows(batch.work)].contiguous())
+
+    def logits(self, token_ids: Iterable[int], chunk_tokens: int = 0) -> torch.Tensor:
+        """Logits of every token of one text, computed alone in pages from page 0 on.
+
+        For tests and benchmarks: no sequence may be running. chunk_tokens 0 = the step limit.
+        Shape: float32 [len(token_ids), vocab_size].
+        """
+        tokens = list(token_ids)
+        chunk = chunk_tokens or self._limits.step_tokens
+        sequence = _lone_sequence(tokens)
+        parts: list[torch.Tensor] = []
+        for start in range(0, len(tokens), chunk):
+            count = min(chunk, len(tokens) - start)
+            hidden = self._forward((Work(sequence, start, count, samples=False),), None)
+            parts += [self._head(part).clone() for _, part in _blocks(hidden)]
+        return torch.cat(parts)
+
+    def _forward(self, work: tuple[Work, ...], wanted: list[int] | None) -> torch.Tensor:
+        with torch.inference_mode():
+            context = self._inputs.fill(work, wanted)
+            return self._decoder.forward(self._inputs.token_ids, context)
+
+    def _head(self, hidden: torch.Tensor) -> torch.Tensor:
+        if hidden.shape[0] == 0:
+            return self._logits[:0]
+        with torch.inference_mode():
+            return self._decoder.logits(hidden, self._logits[: hidden.shape[0]])
+
+
+def _sampling_rows(work: Items[Work]) -> list[int]:
+    rows: list[int] = []
+    at = 0
+    for item in work:
+        at += item.num_tokens
+        if item.samples:
+            rows.append(at - 1)
+    return rows
+
+
+def _blocks(rows: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    for first in range(0, rows.shape[0], HEAD_ROWS):
+        yield first, rows[first : first + HEAD_ROWS]
+
+
+def _lone_sequence(tokens: list[int]) -> Sequence:
+    return Sequence(
+        request=GenerateRequest("logits", tuple(tokens)),
+        order=0,
+        arrival_s=0.0,
+        limit_tokens=len(tokens),
+        stop_ids=frozenset(),
+        tokens=tokens,
+        pages=list(range(pages_for(len(tokens)))),
+    )

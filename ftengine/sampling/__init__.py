@@ -1,0 +1,1 @@
+"""How the next token is chosen. Read sampler.py first."""

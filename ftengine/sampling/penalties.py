@@ -1,0 +1,45 @@
+"""Logit bias and the repetition penalties, applied to one row in place; numpy only.
+
+Over the last repeat_last_n tokens, prompt included: a token seen there has its logit divided by
+repeat_penalty when positive and multiplied by it otherwise, then loses frequency_penalty per
+occurrence and presence_penalty once. Semantics as in llama.cpp and Ollama.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ftengine.protocol import Sampling
+from ftengine.sampling.filters import Floats
+
+
+def changes_logits(sampling: Sampling) -> bool:
+    """Whether `adjust` would do anything."""
+    return bool(sampling.logit_bias) or _penalises(sampling)
+
+
+def adjust(logits: Floats, sampling: Sampling, tokens: Sequence[int]) -> None:
+    """Apply bias, then penalties, to one row. Shape: logits [vocab_size]; tokens = all so far."""
+    for token_id, bias in sampling.logit_bias:
+        logits[token_id] += np.float32(bias)
+    if not _penalises(sampling):
+        return
+    last_n = len(tokens) if sampling.repeat_last_n < 0 else sampling.repeat_last_n
+    recent = np.asarray(tokens[-last_n:], dtype=np.int64)
+    ids, counts = np.unique(recent, return_counts=True)
+    values = logits[ids]
+    repeat = np.float32(sampling.repeat_penalty)
+    values = np.where(values > 0, values / repeat, values * repeat)
+    values = values - counts.astype(np.float32) * np.float32(sampling.frequency_penalty)
+    logits[ids] = values - np.float32(sampling.presence_penalty)
+
+
+def _penalises(sampling: Sampling) -> bool:
+    active = (
+        sampling.repeat_penalty != 1.0
+        or sampling.frequency_penalty != 0.0
+        or sampling.presence_penalty != 0.0
+    )
+    return active and sampling.repeat_last_n != 0

@@ -1,0 +1,301 @@
+"""Continuous batching: who waits, who runs, and what the next step computes. Pure; times are given.
+
+Rules, in order:
+- every running sequence that only lacks its last token decodes, one token a step, so that a long
+  prompt delays nobody by more than one chunk;
+- what is left of the step's token budget goes to prompts: first short ones (at most SHORT_TOKENS
+  still to compute) in order of arrival, up to half of the budget while a longer prompt waits, then
+  one chunk of the oldest longer prompt, which therefore always advances;
+- a waiting sequence starts, in order of arrival, when there is a place and, unless it would run
+  alone, when the pool has room for its whole prompt;
+- without a free page, the youngest running sequence younger than the one in need is preempted:
+  its pages go back, it waits at the front of the queue and is computed again later. A sequence
+  that finds nobody younger sits this step out. The oldest always gets through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Collection
+
+from ftengine.cache.policy.pages import PageAllocator, pages_for
+from ftengine.errors import CapacityError, RequestError
+from ftengine.protocol import GenerateRequest, Sampling
+from ftengine.scheduler.batch import Batch, Work
+from ftengine.scheduler.sequence import FINISHED, RUNNING, WAITING, Sequence
+
+SHORT_TOKENS = 128
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulerLimits:
+    """Units: tokens; max_waiting counts requests in the queue."""
+
+    context_tokens: int
+    max_sequences: int
+    step_tokens: int = 512
+    max_waiting: int = 512
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            if getattr(self, item.name) < 1:
+                raise ValueError(f"{item.name} must be 1 or more")
+
+
+class Scheduler:
+    """Owner of all sequences and of the page allocator. One caller, one thread."""
+
+    def __init__(
+        self, limits: SchedulerLimits, pages: PageAllocator, eos_ids: Collection[int] = ()
+    ) -> None:
+        if pages.num_pages < pages_for(limits.context_tokens):
+            raise CapacityError(
+                f"{pages.num_pages} KV pages hold less than one context of "
+                f"{limits.context_tokens} tokens; ask for a smaller context or more KV memory"
+            )
+        self._limits = limits
+        self._pages = pages
+        self._eos_ids = frozenset(eos_ids)
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []
+        self._by_id: dict[str, Sequence] = {}
+        self._arrivals = 0
+        self.num_preemptions = 0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold a place."""
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences in the queue."""
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step could do anything."""
+        return bool(self._running or self._waiting)
+
+    def check(self, request: GenerateRequest, vocab_size: int) -> None:
+        """Refuse a request that could never run. Raises: RequestError naming the limit."""
+        num_prompt = len(request.token_ids)
+        limit = self._limits.context_tokens
+        if num_prompt >= limit:
+            raise RequestError(
+                f"the prompt has {num_prompt} tokens and the context holds {limit}, one of them "
+                f"for the answer; shorten the prompt or load the model with a larger context",
+                code="context_length_exceeded",
+            )
+        highest, lowest = max(request.token_ids), min(request.token_ids)
+        if lowest < 0 or highest >= vocab_size:
+            wrong = lowest if lowest < 0 else highest
+            raise RequestError(
+                f"token_ids holds {wrong}; ids of this model are 0 to {vocab_size - 1}"
+            )
+        _check_sampling(request.sampling, vocab_size)
+
+    def add(self, request: GenerateRequest, now_s: float) -> Sequence:
+        """Queue a request that passed `check`.
+
+        Raises: RequestError "queue_full", or "duplicate_request" for an id in flight.
+        """
+        if request.request_id in self._by_id:
+            raise RequestError(
+                f"request_id {request.request_id!r} is in use; choose a new one",
+                code="duplicate_request",
+            )
+        if len(self._waiting) >= self._limits.max_waiting:
+            raise RequestError(
+                f"{len(self._waiting)} requests wait already and the queue holds no more; "
+                f"try again later",
+                code="queue_full",
+                retryable=True,
+            )
+        sequence = self._new_sequence(request, now_s)
+        self._waiting.append(sequence)
+        self._by_id[request.request_id] = sequence
+        return sequence
+
+    def find(self, request_id: str) -> Sequence | None:
+        """The live sequence of a request."""
+        return self._by_id.get(request_id)
+
+    def sequences(self) -> tuple[Sequence, ...]:
+        """All live sequences, running ones first."""
+        return (*self._running, *self._waiting)
+
+    def finish(self, sequence: Sequence, reason: str) -> None:
+        """End a sequence at any stage and give its pages back. Ending it twice does nothing."""
+        if sequence.state == FINISHED:
+            return
+        if sequence.state == RUNNING:
+            self._running.remove(sequence)
+        else:
+            self._waiting.remove(sequence)
+        self._release(sequence)
+        sequence.state = FINISHED
+        sequence.reason = reason
+        del self._by_id[sequence.request.request_id]
+
+    def expired(self, now_s: float) -> list[Sequence]:
+        """Live sequences whose deadline has passed; the caller ends them."""
+        return [
+            sequence
+            for sequence in self.sequences()
+            if sequence.deadline_s is not None and sequence.deadline_s <= now_s
+        ]
+
+    def next_batch(self, now_s: float) -> Batch | None:
+        """Choose the next step and take the pages it needs. None when nothing can run."""
+        self._admit()
+        work: list[Work] = []
+        budget = self._limits.step_tokens
+        for sequence in [item for item in self._running if not item.is_prefilling]:
+            if budget and self._take(sequence, 1, work):
+                budget -= 1
+        self._prefill(budget, work)
+        # a sequence put in early may have been preempted by an older one put in later
+        kept = tuple(item for item in work if item.sequence.state == RUNNING)
+        for item in kept:
+            if item.sequence.first_step_s is None:
+                item.sequence.first_step_s = now_s
+        return Batch(kept) if kept else None
+
+    def commit(self, batch: Batch, tokens: dict[str, int], now_s: float) -> list[Sequence]:
+        """Record a finished step: `tokens` holds the chosen token of each sampling sequence.
+
+        Returns the sequences that ended with it, with their reason set.
+        """
+        ended: list[Sequence] = []
+        for item in batch.work:
+            sequence = item.sequence
+            if sequence.state != RUNNING:
+                continue
+            sequence.num_computed = item.start + item.num_tokens
+            if item.samples:
+                self._append(sequence, tokens[sequence.request.request_id], now_s)
+                if sequence.reason:
+                    self.finish(sequence, sequence.reason)
+                    ended.append(sequence)
+        return ended
+
+    def check_integrity(self) -> None:
+        """Assert that pages, states and counts agree; for tests and idle moments."""
+        self._pages.check_integrity()
+        held = [page for item in self._running for page in item.pages]
+        assert len(held) == self._pages.num_pages - self._pages.num_free, "pages leaked"
+        assert len(self._running) <= self._limits.max_sequences
+        for sequence in self._running:
+            assert sequence.state == RUNNING
+            assert len(sequence.pages) >= pages_for(sequence.num_computed)
+        assert all(item.state == WAITING and not item.pages for item in self._waiting)
+
+    def _new_sequence(self, request: GenerateRequest, now_s: float) -> Sequence:
+        limit = self._limits.context_tokens
+        if request.max_tokens >= 0:
+            limit = min(limit, len(request.token_ids) + request.max_tokens)
+        self._arrivals += 1
+        return Sequence(
+            request=request,
+            order=self._arrivals,
+            arrival_s=now_s,
+            limit_tokens=limit,
+            stop_ids=self._eos_ids | frozenset(request.stop_token_ids),
+            tokens=list(request.token_ids),
+        )
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self._limits.max_sequences:
+            head = self._waiting[0]
+            if self._running and pages_for(len(head.tokens) + 1) > self._pages.num_free:
+                return
+            self._waiting.popleft()
+            head.state = RUNNING
+            self._running.append(head)
+            self._running.sort(key=lambda item: item.order)
+
+    def _prefill(self, budget: int, work: list[Work]) -> None:
+        prompts = [item for item in self._running if item.is_prefilling]
+        long = [item for item in prompts if item.num_pending > SHORT_TOKENS]
+        for_short = budget // 2 if long else budget
+        for sequence in prompts:
+            count = min(sequence.num_pending, for_short)
+            if sequence in long or count == 0 or sequence.state != RUNNING:
+                continue
+            if self._take(sequence, count, work):
+                for_short -= count
+                budget -= count
+        for sequence in long:
+            if budget == 0 or sequence.state != RUNNING:
+                continue
+            if self._take(sequence, min(sequence.num_pending, budget), work):
+                return
+
+    def _take(self, sequence: Sequence, count: int, work: list[Work]) -> bool:
+        """Reserve pages for `count` more tokens and add the work. False: not in this step."""
+        if sequence.state != RUNNING:
+            return False
+        end = sequence.num_computed + count
+        missing = pages_for(end) - len(sequence.pages)
+        if missing > 0 and not self._reserve(sequence, missing):
+            return False
+        samples = end == len(sequence.tokens)
+        work.append(Work(sequence, sequence.num_computed, count, samples))
+        return True
+
+    def _reserve(self, sequence: Sequence, count: int) -> bool:
+        while True:
+            pages = self._pages.allocate(count)
+            if pages is not None:
+                sequence.pages.extend(pages)
+                return True
+            youngest = self._running[-1]
+            if youngest is sequence:
+                return False
+            self._preempt(youngest)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._release(sequence)
+        sequence.state = WAITING
+        sequence.preemptions += 1
+        self.num_preemptions += 1
+        # running sequences are all older than waiting ones, so the front keeps the order
+        self._waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._pages.release(sequence.pages)
+        sequence.pages = []
+        sequence.num_computed = 0
+
+    def _append(self, sequence: Sequence, token: int, now_s: float) -> None:
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now_s
+        if len(sequence.tokens) >= sequence.limit_tokens:  # max_tokens 0: only the prompt
+            sequence.reason = "length"
+            return
+        if token in sequence.stop_ids:
+            sequence.reason, sequence.stop_token_id = "stop", token
+            return
+        sequence.tokens.append(token)
+        if len(sequence.tokens) >= sequence.limit_tokens:
+            sequence.reason = "length"
+
+
+def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
+    """JSON as Python reads it may hold infinities and NaN; they would poison every filter."""
+    for item in dataclasses.fields(sampling):
+        value = getattr(sampling, item.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RequestError(f"sampling.{item.name} must be a finite number")
+    for token_id, bias in sampling.logit_bias:
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"sampling.logit_bias names token {token_id}; ids of this model are 0 to "
+                f"{vocab_size - 1}"
+            )
+        if not math.isfinite(bias):
+            raise RequestError(f"sampling.logit_bias of token {token_id} must be a finite number")

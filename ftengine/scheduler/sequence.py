@@ -1,0 +1,65 @@
+"""One request on its way: its tokens, how far they are computed, and the pages it holds.
+
+No torch, no clocks: times are given. Changed only by the scheduler, except `tokens`, which grows in
+Scheduler.commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftengine.protocol import GenerateRequest
+
+WAITING = "waiting"
+RUNNING = "running"
+FINISHED = "finished"
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A prompt and what was generated after it.
+
+    Units: seconds on the caller's monotonic clock; num_computed = tokens whose K and V are in the
+    pages; limit_tokens = most tokens (prompt included) this sequence may ever hold.
+    """
+
+    request: GenerateRequest
+    order: int
+    arrival_s: float
+    limit_tokens: int
+    stop_ids: frozenset[int]
+    tokens: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    num_computed: int = 0
+    state: str = WAITING
+    reason: str = ""
+    stop_token_id: int | None = None
+    first_step_s: float | None = None
+    first_token_s: float | None = None
+    preemptions: int = 0
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the request itself."""
+        return len(self.request.token_ids)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens chosen so far, the stop token not counted."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens still to compute before the next one can be chosen."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether more than the last token is still to compute (also after a preemption)."""
+        return self.num_pending > 1 or self.num_generated == 0
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When the request must be done, on the clock of arrival_s."""
+        limit = self.request.deadline_s
+        return None if limit is None else self.arrival_s + limit

@@ -1,0 +1,1 @@
+"""HTTP in front of one engine. Read app.py (routes), then serve.py (process life)."""

@@ -1,0 +1,1 @@
+"""Start `ft serve` at login: one interface, one file per system. Read base.py first."""

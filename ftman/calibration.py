@@ -1,0 +1,157 @@
+"""The machine's measured rates: taken once per machine by a child process, kept in one small file.
+
+What is measured stands in `ftengine.calibrate`; here lives when, the cache, and its key. A failed
+measurement never stops a model from loading: rates only steer, they do not decide what is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftman import __version__, files
+from ftman.config import EngineSettings, Paths, engine_environment
+from ftman.errors import FtmanError
+from ftman.supervisor import hardware
+
+log = logging.getLogger(__name__)
+
+COMMAND = (sys.executable, "-m", "ftengine.calibrate")
+TIMEOUT_S = 120.0
+CACHE_LIMIT_BYTES = 1 << 20
+_STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a measurement is; `profile` is set on the last one."""
+
+    phase: str
+    completed: int
+    total: int
+    profile: Mapping[str, Any] | None = None
+
+
+class Calibration:
+    """Knows, or finds out, how fast this machine is. Used from one event loop."""
+
+    def __init__(self, paths: Paths, engine: EngineSettings, command: Sequence[str] = COMMAND):
+        self._path = paths.state / "calibration.json"
+        self._engine = engine
+        self._command = tuple(command)
+        self._busy = asyncio.Lock()
+
+    def key(self) -> str:
+        """Changes whenever the measured rates may."""
+        settings = f"threads={self._engine.threads} target={self._engine.cpu_target or 'best'}"
+        return f"{hardware.machine_key()} {settings} ft={__version__}"
+
+    def cached(self) -> Mapping[str, Any] | None:
+        """The profile of this machine as it is now, if it was measured."""
+        found = self._read().get(self.key())
+        return found if isinstance(found, Mapping) else None
+
+    async def ensure(self, ftw: Path | None, on_step: Callable[[Step], None] | None = None) -> None:
+        """Measure if that was never done on this machine; failures are logged, not raised."""
+        async with self._busy:
+            if await asyncio.to_thread(self.cached) is not None:
+                return
+            try:
+                async for step in self._measure(ftw):
+                    if on_step is not None:
+                        on_step(step)
+            except FtmanError as error:
+                log.warning("calibration failed and will be tried again: %s", error.message)
+
+    async def run(self, ftw: Path | None = None) -> AsyncIterator[Step]:
+        """Measure now, whatever is cached, and keep the result.   Raises: FtmanError."""
+        async with self._busy:
+            async for step in self._measure(ftw):
+                yield step
+
+    async def _measure(self, ftw: Path | None) -> AsyncIterator[Step]:
+        arguments = [*self._command, "--threads", str(self._engine.threads)]
+        if self._engine.cpu_target:
+            arguments += ["--cpu-target", self._engine.cpu_target]
+        if ftw is not None:
+            arguments += ["--ftw", str(ftw)]
+        process = await asyncio.create_subprocess_exec(
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=engine_environment(),
+            start_new_session=True,
+        )
+        try:
+            async for step in _steps(process):
+                if step.profile is not None:
+                    await asyncio.to_thread(self._keep, step.profile)
+                yield step
+        finally:
+            await _end(process)
+
+    def _keep(self, profile: Mapping[str, Any]) -> None:
+        profiles = {**self._read(), self.key(): dict(profile)}
+        files.write_atomic(self._path, json.dumps(profiles, indent=1, sort_keys=True).encode())
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            value = json.loads(files.read_bytes(self._path, limit=CACHE_LIMIT_BYTES))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            log.warning("%s cannot be read and is measured anew: %s", self._path, error)
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+async def _steps(process: asyncio.subprocess.Process) -> AsyncIterator[Step]:
+    stdout = process.stdout
+    assert stdout is not None
+    while True:
+        try:
+            line = await asyncio.wait_for(stdout.readline(), TIMEOUT_S)
+        except asyncio.TimeoutError:
+            raise FtmanError(f"calibration gave no sign of life for {TIMEOUT_S:.0f} s") from None
+        if not line:
+            status = await process.wait()
+            raise FtmanError(
+                f"calibration ended with status {status} before its result",
+                hint="Run it by hand to see why: python -m ftengine.calibrate",
+            )
+        step = _parse(line)
+        if step is not None:
+            yield step
+            if step.profile is not None:
+                return
+
+
+def _parse(line: bytes) -> Step | None:
+    try:
+        value = json.loads(line)
+        if "error" in value:
+            raise FtmanError(str(value["error"]["message"]), hint=str(value["error"]["hint"]))
+        if "profile" in value:
+            return Step("done", 1, 1, dict(value["profile"]))
+        progress = value["progress"]
+        return Step(str(progress["phase"]), int(progress["completed"]), int(progress["total"]))
+    except (ValueError, KeyError, TypeError):
+        log.warning("calibration said something unknown: %r", line[:200])
+        return None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    try:
+        await asyncio.wait_for(process.wait(), _STOP_S)
+    except asyncio.TimeoutError:
+        process.kill()
+        await process.wait()

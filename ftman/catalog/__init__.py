@@ -1,0 +1,1 @@
+"""What is installed: blobs, manifests and FTW folders on disk. Read catalog.py first."""

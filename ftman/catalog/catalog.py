@@ -1,0 +1,300 @@
+"""Resolve, list, commit, copy and delete installed models: the only writer of the store.
+
+Order is what keeps a crash harmless: blobs, then the manifest; and the manifest first when
+deleting. Manifests are the truth; nothing else is consulted about what is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+
+from ftman import files
+from ftman.catalog import content
+from ftman.catalog.blobs import BlobStore
+from ftman.catalog.index import Installed, ManifestFolder
+from ftman.catalog.manifest import FTW_TYPE, Layer, Manifest, is_ftw_id
+from ftman.catalog.model import Damage, Model, ModelChanges, ModelInfo, NewModel
+from ftman.catalog.verify import INDEX_NAME, SizeChecker, verify_model
+from ftman.clock import SYSTEM, Clock
+from ftman.config import Paths
+from ftman.errors import FtmanError, IntegrityError, NotFoundError
+from ftman.names import ModelName, parse_name, printable
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 3600.0
+_TRASH_PREFIX = ".trash-"
+
+
+class Catalog:
+    """What is installed in one store. Methods may be called from several threads.
+
+    default_tags tells which tag of an indexed model a name without one means.
+    """
+
+    def __init__(
+        self,
+        paths: Paths,
+        default_tags: Callable[[ModelName], str | None],
+        clock: Clock = SYSTEM,
+    ):
+        self.paths = paths
+        self.blobs = BlobStore(paths.blobs)
+        self._manifests = ManifestFolder(paths.manifests)
+        self._default_tags = default_tags
+        self._clock = clock
+        self._sizes = SizeChecker(self.blobs)
+        self._models: dict[ModelName, tuple[Installed, Model]] = {}
+        self._lock = threading.RLock()
+
+    def find(self, text: str) -> Model:
+        """The installed model that a name as typed means.
+
+        Raises: UsageError on a malformed name, NotFoundError, IntegrityError on a bad manifest.
+        """
+        # Readers do not wait for writers; only what looks damaged is looked at again in peace,
+        # since it may have been deleted meanwhile.
+        model = self._found(text)
+        if model.damaged:
+            with self._lock:
+                model = self._found(text)
+        return model
+
+    def resolve_installed(self, text: str) -> ModelName | None:
+        """The installed name that `text` means: its tag, else the default one, else the only one.
+
+        Letter case does not matter.   Raises: UsageError on a malformed name.
+        """
+        name = self._manifests.adopt(parse_name(text))
+        tags = self._manifests.tags(name)
+        if name.tag in tags:
+            return name.with_tag(name.tag)
+        if not name.asks_latest or not tags:
+            return None
+        default = self._default_tags(name) or ""
+        chosen = [tag for tag in tags if tag.lower() == default.lower()] or tags
+        return name.with_tag(chosen[0]) if len(chosen) == 1 else None
+
+    def models(self) -> list[Model]:
+        """Every installed model, newest first; unreadable manifests are skipped and logged."""
+        found = self._all()
+        if any(model.damaged for model in found):
+            with self._lock:
+                found = self._all()
+        return sorted(found, key=lambda model: (-model.modified_wall_s, model.name.path_parts))
+
+    def info(self, model: Model, *, verbose: bool = False) -> ModelInfo:
+        """Metadata under GGUF key names; arrays are None unless `verbose`."""
+        return content.read_info(model, self.blobs, verbose=verbose)
+
+    def commit(self, name: ModelName, new: NewModel) -> Model:
+        """Install a model whose FTW folder is in place, replacing one of that name.
+
+        Raises: IntegrityError when the folder is not there, OSError when the disk refuses.
+        """
+        with self._lock:
+            folder = self._ftw(new.ftw_id)
+            if not (folder / INDEX_NAME).is_file():
+                raise IntegrityError(
+                    f"the weights {new.ftw_id[:12]} of {name.short} are not in the store",
+                    hint=f"Fetch them again: ft pull {name.short}",
+                )
+            manifest = content.write_model(new, self.blobs, files.tree_bytes(folder))
+            return self._publish(name, manifest.to_json())
+
+    def create_from(self, base: Model, name: ModelName, changes: ModelChanges) -> Model:
+        """Install a model that shares another one's weights and changes its texts."""
+        if base.damaged:
+            raise IntegrityError(
+                f"model '{base.name.short}' is damaged: {base.damaged}",
+                hint=f"Repair it first: ft pull {base.name.short}",
+            )
+        with self._lock:
+            kept = content.as_new(base, self.info(base))
+            given = {
+                key: getattr(changes, key)
+                for key in ("template", "system", "renderer", "parser", "requires")
+                if getattr(changes, key) is not None
+            }
+            merged = {**base.parameters, **(changes.parameters or {})}
+            new = replace(
+                kept,
+                **given,
+                parameters=merged,
+                licenses=(*base.licenses, *changes.licenses_added),
+                messages=changes.messages or base.messages,
+                parent=base.name.short,
+            )
+            return self.commit(name, new)
+
+    def copy(self, source: str, destination: str) -> None:
+        """Give an installed model a second name; an existing destination is replaced.
+
+        Raises: UsageError naming source or destination, NotFoundError.
+        """
+        target = parse_name(destination)
+        with self._lock:
+            origin = self._require(source)
+            if self._manifests.adopt(target).path_parts == origin.path_parts:
+                return
+            data = files.read_bytes(self._manifests.path(origin))
+            Manifest.from_json(data)
+            self._publish(target, data)
+
+    def delete(self, text: str, in_use: Callable[[str], bool]) -> None:
+        """Remove a name, then the blobs and weights that no other name needs.
+
+        in_use is asked with a digest ("sha256:...") or an FTW id; what it claims is left for
+        a later sweep.   Raises: UsageError, NotFoundError.
+        """
+        with self._lock:
+            name = self._require(text)
+            try:
+                layers = self._layers(self._manifests.read(name).manifest)
+            except IntegrityError as error:
+                log.warning("deleting a damaged model: %s", error.message)
+                layers = ()
+            self._manifests.remove(name)
+            self._models.pop(name, None)
+            self._drop_unreferenced(layers, in_use)
+        self._empty_trash()
+
+    def sweep(self, keep: Collection[str], grace_s: float = GRACE_S) -> int:
+        """Remove orphans last written more than `grace_s` ago; returns the bytes that freed.
+
+        keep: digests and FTW ids that engines or jobs use. Nothing is removed while any manifest
+        is unreadable, since what it needs is not known.
+        """
+        with self._lock:
+            installed, unreadable = self._manifests.read_all()
+            if unreadable:
+                log.warning("no clean-up: %d unreadable manifests", unreadable)
+                return 0
+            needed = self._references(installed) | set(keep)
+            before = self._clock.wall() - grace_s
+            freed = self.blobs.sweep(needed, before)
+            freed += self._manifests.sweep_temporaries(before)
+            for folder in self._ftw_folders():
+                used = folder.name in needed or f"sha256:{folder.name}" in needed
+                if not used and folder.stat().st_mtime < before:
+                    self._drop_weights(folder)
+        return freed + self._empty_trash()
+
+    def check_sizes(self, model: Model) -> str:
+        """ "" or which file is damaged and how; a cheap check for before a load."""
+        return model.damaged or self._sizes.check(model)
+
+    def verify(self, model: Model, on_bytes: Callable[[int], None] | None = None) -> list[Damage]:
+        """Read every byte of a model; list what is damaged. Slow: for a thread, not the loop."""
+        return verify_model(model, self.blobs, on_bytes)
+
+    def _found(self, text: str) -> Model:
+        try:
+            return self._model(self._manifests.read(self._require(text)))
+        except FileNotFoundError:
+            raise self._not_found(text) from None
+
+    def _all(self) -> list[Model]:
+        installed, _ = self._manifests.read_all()
+        return [self._model(item) for item in installed]
+
+    def _require(self, text: str) -> ModelName:
+        name = self.resolve_installed(text)
+        if name is None:
+            raise self._not_found(text)
+        return name
+
+    def _not_found(self, text: str) -> NotFoundError:
+        asked = parse_name(text)
+        tags = self._manifests.tags(self._manifests.adopt(asked))
+        hint = f"Get it: ft pull {asked.short if asked.tagged else asked.stem}"
+        if tags:
+            hint = f"Installed tags of {asked.stem}: {', '.join(tags[:8])}."
+        return NotFoundError(
+            f"model '{printable(text)}' not found", hint=hint, code="model_not_found"
+        )
+
+    def _model(self, installed: Installed) -> Model:
+        known = self._models.get(installed.name)
+        if known is not None and known[0] is installed and not known[1].damaged:
+            model = known[1]
+        else:
+            model = content.read_model(
+                installed.name,
+                installed.manifest,
+                installed.digest,
+                installed.modified_wall_s,
+                content.Reader(self.blobs, self.paths.ftw),
+            )
+            self._models[installed.name] = (installed, model)
+        problem = model.damaged or self._sizes.check(model)
+        return replace(model, damaged=problem) if problem else model
+
+    def _publish(self, name: ModelName, data: bytes) -> Model:
+        name = replace(self._manifests.adopt(name), tagged=True)
+        replaced: tuple[Layer, ...] = ()
+        with contextlib.suppress(FileNotFoundError, FtmanError):
+            replaced = self._layers(self._manifests.read(name).manifest)
+        self._manifests.write(name, data)
+        small = tuple(layer for layer in replaced if layer.media_type != FTW_TYPE)
+        self._drop_unreferenced(small, lambda _: False)
+        return self._model(self._manifests.read(name))
+
+    def _drop_unreferenced(self, layers: tuple[Layer, ...], in_use: Callable[[str], bool]) -> None:
+        installed, unreadable = self._manifests.read_all()
+        if unreadable:
+            return
+        needed = self._references(installed)
+        for layer in layers:
+            if layer.digest in needed or in_use(layer.digest) or in_use(layer.hex):
+                continue
+            try:
+                if layer.media_type != FTW_TYPE:
+                    self.blobs.remove(layer.digest)
+                else:
+                    self._drop_weights(self._ftw(layer.hex))
+            except OSError as error:
+                log.warning("%s is left for a later clean-up: %s", layer.digest, error)
+
+    def _drop_weights(self, folder: Path) -> None:
+        """Take weights out of sight; removing hundreds of gigabytes may take seconds, later."""
+        if folder.is_dir():
+            trash = f"{_TRASH_PREFIX}{folder.name}-{secrets.token_hex(4)}"
+            files.rename(folder, folder.with_name(trash))
+        self._sizes.forget(folder)
+
+    def _empty_trash(self) -> int:
+        freed = 0
+        for folder in self._ftw_folders(trash=True):
+            try:
+                size = files.tree_bytes(folder)
+                files.remove_tree(folder)
+                freed += size
+            except OSError as error:
+                log.warning("%s is left for a later clean-up: %s", folder.name, error)
+        return freed
+
+    def _ftw(self, ftw_id: str) -> Path:
+        if not is_ftw_id(ftw_id):
+            raise IntegrityError(f"{printable(ftw_id)!r} is not an FTW id (64 hex digits)")
+        return self.paths.ftw / ftw_id
+
+    def _ftw_folders(self, *, trash: bool = False) -> list[Path]:
+        if not self.paths.ftw.is_dir():
+            return []
+        found = (path for path in self.paths.ftw.iterdir() if path.is_dir())
+        return sorted(path for path in found if path.name.startswith(_TRASH_PREFIX) == trash)
+
+    @staticmethod
+    def _layers(manifest: Manifest) -> tuple[Layer, ...]:
+        return (*manifest.layers, manifest.config)
+
+    @staticmethod
+    def _references(installed: list[Installed]) -> set[str]:
+        return {digest for item in installed for digest in item.manifest.digests}

@@ -1,0 +1,1 @@
+"""An interpreter of Go's text/template language; read evaluate.py first."""

@@ -1,0 +1,301 @@
+"""A conversation to the ids an engine continues: template, then tokens, then anchors.
+
+The text is encoded whole; control tokens are recognised only where the template wrote them. Which
+messages are effective (SYSTEM, MESSAGE lines, truncation) is decided by the caller.
+
+Chat templates are stricter than clients. When a template refuses a conversation in its own words,
+it is offered again, each time changed a little more: all system texts joined in front; neighbours
+of one role joined; the system text put in front of the first user message. The first form that it
+takes is used; if none is, the first refusal is the error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ftman.chat import traced
+from ftman.chat.go_chat import render_insert, render_messages
+from ftman.chat.go_template import GoTemplate
+from ftman.chat.template import JinjaTemplates, TemplateRaisedError
+from ftman.chat.tokenizer import Offsets, Span, Tokenizer
+from ftman.chat.traced import TEMPLATE, content_origin, message_of
+from ftman.chat.types import Message, Prompt
+from ftman.errors import UnsupportedError, UsageError
+
+DEFAULT_GO = "{{ .Prompt }}"
+"""Used when a model has no template at all."""
+
+_JOINT = "\n\n"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A model's templates. The Go template is used when there is one, else the Jinja one."""
+
+    go: str = ""
+    jinja: str = ""
+
+
+async def render_chat(
+    templates: JinjaTemplates,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    *,
+    values: Mapping[str, Any] | None = None,
+    add_generation_prompt: bool = True,
+) -> Prompt:
+    """Render a conversation and encode it.
+
+    A last assistant message is continued: the text ends where its content ends. values: `tools`,
+    `think` (true, false or a level), and whatever else a Jinja template may read.
+    Raises: UsageError when the template refuses or breaks.
+    """
+    if not messages:
+        raise UsageError("messages must not be empty", hint="Send at least one message.")
+    given = dict(values or {})
+    if template.jinja and not template.go:
+        text = await _render_jinja(
+            templates, template.jinja, tokenizer, messages, given, add_generation_prompt
+        )
+        return await asyncio.to_thread(encode_prompt, tokenizer, text)
+    source = template.go or DEFAULT_GO
+
+    def work() -> Prompt:
+        return encode_prompt(tokenizer, render_messages(GoTemplate.parse(source), messages, given))
+
+    return await asyncio.to_thread(work)
+
+
+async def render_generate(
+    templates: JinjaTemplates,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    system: str = "",
+    history: Sequence[Message] = (),
+    suffix: str = "",
+    values: Mapping[str, Any] | None = None,
+) -> Prompt:
+    """Render one prompt: as the last user message after `system` and `history`, or, with a suffix,
+    to fill in the middle.
+
+    Raises: UsageError as render_chat; UnsupportedError for a suffix the template cannot place.
+    """
+    if not (prompt and suffix):
+        first = (Message("system", system),) if system else ()
+        messages = (*first, *history, Message("user", prompt))
+        return await render_chat(templates, template, tokenizer, messages, values=values)
+    parsed = GoTemplate.parse(template.go or DEFAULT_GO)
+    if not parsed.mentions(".Suffix"):
+        raise UnsupportedError(
+            "this model's template cannot fill in the middle: it does not mention .Suffix",
+            hint="Leave `suffix` out, or use a model with the insert capability.",
+        )
+    given = dict(values or {})
+
+    def work() -> Prompt:
+        return encode_prompt(tokenizer, render_insert(parsed, prompt, suffix, given))
+
+    return await asyncio.to_thread(work)
+
+
+def encode_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+    """Encode a rendered text; value text yields no control token. Puts BOS first where the
+    tokenizer adds one and the text does not start with it.
+
+    Shape: anchors are offsets into token_ids, sorted, each inside the prompt: where a message
+    starts, and where its content starts and ends.
+    """
+    spans = []
+    at = 0
+    for length, origin in traced.runs_of(text):
+        spans.append(Span(traced.plain(text[at : at + length]), special=origin == TEMPLATE))
+        at += length
+    ids, offsets = tokenizer.encode_spans(spans)
+    anchors = _anchors(tokenizer, ids, offsets, traced.runs_of(text))
+    whole = tokenizer.with_bos(ids)
+    shift = len(whole) - len(ids)
+    kept = sorted({anchor + shift for anchor in anchors if 0 < anchor + shift < len(whole)})
+    return Prompt(tuple(whole), tuple(kept), traced.plain(text))
+
+
+def capabilities_of(template: ChatTemplate) -> tuple[str, ...]:
+    """What a model can do by its template: completion, insert, tools, thinking."""
+    found = ["completion"]
+    if template.go:
+        try:
+            parsed = GoTemplate.parse(template.go)
+        except UsageError:
+            return ("completion",)
+        found += ["insert"] if parsed.mentions(".Suffix") else []
+        found += ["tools"] if parsed.mentions(".Tools") else []
+        found += ["thinking"] if parsed.thinking_tags() is not None else []
+        return tuple(found)
+    source = template.jinja
+    found += ["tools"] if "tools" in source or "tool_call" in source else []
+    splits = "split('</think>')" in source or 'split("</think>")' in source
+    tags = "<think>" in source and "</think>" in source
+    if tags or (splits and "reasoning_content" not in source):
+        found.append("thinking")
+    return tuple(found)
+
+
+async def _render_jinja(
+    templates: JinjaTemplates,
+    source: str,
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    given: Mapping[str, Any],
+    add_generation_prompt: bool,
+) -> str:
+    refusal: TemplateRaisedError | None = None
+    for attempt in _attempts(_known_roles(messages, source)):
+        continues = add_generation_prompt and _continues(attempt)
+        if add_generation_prompt and attempt[-1] == Message("assistant", ""):
+            attempt = attempt[:-1] or attempt
+        values = {
+            "tools": None,
+            "documents": None,
+            **_thinking_values(given),
+            "messages": [_message_dict(message) for message in attempt],
+            "add_generation_prompt": add_generation_prompt and not continues,
+        }
+        try:
+            text = await templates.render(source, values, trusted=tokenizer.special_tokens)
+        except TemplateRaisedError as error:
+            refusal = refusal or error
+            continue
+        return _cut_after(text, len(attempt) - 1) if continues else text
+    assert refusal is not None
+    raise refusal
+
+
+def _attempts(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """The conversation, then ever simpler forms of it; each only if it differs."""
+    seen: list[list[Message]] = []
+    joined_system = _system_first(messages)
+    for form in (
+        list(messages),
+        joined_system,
+        _neighbours_joined(joined_system),
+        _neighbours_joined(_system_folded(joined_system)),
+    ):
+        if form and form not in seen:
+            seen.append(form)
+            yield form
+
+
+def _known_roles(messages: Sequence[Message], source: str) -> list[Message]:
+    if "developer" in source:
+        return list(messages)
+    return [
+        dataclasses.replace(message, role="system") if message.role == "developer" else message
+        for message in messages
+    ]
+
+
+def _system_first(messages: Sequence[Message]) -> list[Message]:
+    texts = [message.content for message in messages if message.role == "system"]
+    if not texts:
+        return list(messages)
+    others = [message for message in messages if message.role != "system"]
+    return [Message("system", _JOINT.join(filter(None, texts))), *others]
+
+
+def _neighbours_joined(messages: Sequence[Message]) -> list[Message]:
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        same = last is not None and last.role == message.role and message.role != "tool"
+        if last is None or not same or last.tool_calls or message.tool_calls:
+            joined.append(message)
+            continue
+        content = _JOINT.join(filter(None, (last.content, message.content)))
+        joined[-1] = dataclasses.replace(last, content=content)
+    return joined
+
+
+def _system_folded(messages: Sequence[Message]) -> list[Message]:
+    if not messages or messages[0].role != "system":
+        return list(messages)
+    system, *others = messages
+    if others and others[0].role == "user":
+        content = _JOINT.join(filter(None, (system.content, others[0].content)))
+        return [dataclasses.replace(others[0], content=content), *others[1:]]
+    return [Message("user", system.content), *others]
+
+
+def _continues(messages: Sequence[Message]) -> bool:
+    last = messages[-1]
+    return last.role == "assistant" and bool(last.content) and not last.tool_calls
+
+
+def _cut_after(text: str, message_idx: int) -> str:
+    """The text up to the end of a message's content; whole when the content is not in it."""
+    at = end = 0
+    for length, origin in traced.runs_of(text):
+        at += length
+        if origin == content_origin(message_idx):
+            end = at
+    return text[:end] if end else text
+
+
+def _thinking_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(given)
+    think = values.pop("think", None)
+    if think is not None:
+        values.setdefault("enable_thinking", bool(think))
+    if isinstance(think, str):
+        values.setdefault("reasoning_effort", think)
+    return values
+
+
+def _message_dict(message: Message) -> dict[str, Any]:
+    fields: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.thinking:
+        fields |= {"reasoning_content": message.thinking, "thinking": message.thinking}
+    if message.tool_calls:
+        fields["tool_calls"] = [{"type": "function", **call} for call in message.tool_calls]
+    if message.tool_name:
+        fields["name"] = message.tool_name
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
+
+
+def _anchors(
+    tokenizer: Tokenizer, ids: Sequence[int], offsets: Offsets, runs: traced.Runs
+) -> Iterator[int]:
+    """Token offsets of content edges and message starts. A message starts at the last control
+    token between the message before it and its own first character."""
+    starts = [start for start, _ in offsets]
+    at = behind = 0
+    current = -1
+    for length, origin in [*runs, (0, TEMPLATE)]:
+        message = message_of(origin)
+        ends = not length
+        if (message >= 0 and message != current) or ends:
+            yield _start_of_message(tokenizer, ids, starts, behind, at)
+            current = message
+        if message >= 0 and origin == content_origin(message):
+            yield bisect_left(starts, at)
+            yield bisect_left(starts, at + length)
+        at += length
+        behind = at if message >= 0 else behind
+
+
+def _start_of_message(
+    tokenizer: Tokenizer, ids: Sequence[int], starts: Sequence[int], behind: int, at: int
+) -> int:
+    low, high = bisect_left(starts, behind), bisect_left(starts, at)
+    for idx in range(high - 1, low - 1, -1):
+        if tokenizer.is_control(ids[idx]):
+            return idx
+    return high

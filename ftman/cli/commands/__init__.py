@@ -1,0 +1,1 @@
+"""One file per verb; each has `run(args, session) -> exit code`."""

@@ -1,0 +1,172 @@
+"""Find the manager of this user, or start it in the background.
+
+Nothing but a `GET /` is ever sent to a server that is not ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftman import files
+from ftman.cli.client import ManagerClient, is_local, probe
+from ftman.cli.output import Output
+from ftman.clock import SYSTEM, Clock, pause
+from ftman.config import DEFAULT_PORT, Config, engine_environment
+from ftman.errors import ConflictError, FtmanError, NetworkError
+
+START_LIMIT_S = 15.0
+POLL_S = 0.1
+LOG_NAME = "manager.log"
+LOG_LIMIT_BYTES = 10 << 20
+PORTS_TRIED = 20
+STRANGERS = {"ollama": "Ollama", "other": "another server"}
+
+
+@dataclass(frozen=True)
+class Finder:
+    """Looks for, and starts, the manager that `config` describes."""
+
+    config: Config
+    out: Output
+    host_given: bool
+    clock: Clock = SYSTEM
+
+    def connect(self) -> ManagerClient:
+        """A client of our manager, started if need be.   Raises: FtmanError saying what to do."""
+        url = self.running() or self._start()
+        return ManagerClient(url)
+
+    def running(self) -> str:
+        """URL of our running manager, "" when there is none.   Raises: ConflictError."""
+        found = probe(self.config.url)
+        if found == "ft":
+            return self.config.url
+        if found and self.host_given:
+            raise self._foreign(found)
+        return self._recorded()
+
+    def _recorded(self) -> str:
+        try:
+            value = json.loads(files.read_bytes(self.config.paths.run / "manager.json", limit=4096))
+            address = str(value["address"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        url = address if "://" in address else f"http://{address}"
+        url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+        return url if is_local(url) and probe(url) == "ft" else ""
+
+    def _start(self) -> str:
+        if not is_local(self.config.url):
+            raise NetworkError(
+                f"no ft manager answers at {self.config.url}, and it is not on this machine",
+                hint="Start it there: ft serve\nor unset FT_HOST to use one here.",
+            )
+        address = self._free_address()
+        log_path = self.config.paths.logs / LOG_NAME
+        self.out.note(f"starting the ft manager in the background (log: {log_path})")
+        process = self._spawn(address)
+        limit = self.clock.monotonic() + START_LIMIT_S
+        while self.clock.monotonic() < limit:
+            ended = process.poll() is not None
+            for url in (f"http://{address}", self._recorded()):
+                if url and probe(url) == "ft" and _is_ready(url):
+                    return url
+            if ended:
+                break
+            pause(POLL_S)
+        raise FtmanError(
+            f"the ft manager did not start: {self._last_log_line()}",
+            hint=f"The full story: {log_path}\nStart it by hand to see it: ft serve",
+            code="manager_start",
+        )
+
+    def _free_address(self) -> str:
+        found = probe(self.config.url)
+        if not found:
+            return self.config.address
+        if self.host_given:
+            raise self._foreign(found)
+        for port in range(DEFAULT_PORT + 1, DEFAULT_PORT + 1 + PORTS_TRIED):
+            if _is_free(self.config.host, port):
+                self.out.note(
+                    f"port {self.config.port} is taken by {STRANGERS.get(found, found)}; "
+                    f"ft uses port {port}"
+                )
+                return f"{self.config.host}:{port}"
+        raise ConflictError(
+            f"ports {DEFAULT_PORT} to {DEFAULT_PORT + PORTS_TRIED} are all taken",
+            hint="Choose one: FT_HOST=127.0.0.1:<port> ft serve",
+        )
+
+    def _spawn(self, address: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "ftman", "serve", "--address", address]
+        path = self.config.paths.logs / LOG_NAME
+        _rotate(path)
+        with files.open_log(path) as log:
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # -m looks for modules in the working folder first: it must be our own.
+                cwd=Path(__file__).parents[2],
+                start_new_session=os.name == "posix",
+                creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
+            )
+
+    def _last_log_line(self) -> str:
+        try:
+            data = files.read_bytes(self.config.paths.logs / LOG_NAME)
+        except OSError as error:
+            return f"its log cannot be read ({error.strerror})"
+        lines = data.decode("utf-8", "replace").strip().splitlines()
+        errors = [line for line in lines[-20:] if line.startswith("error: ")]
+        last = errors[-1].removeprefix("error: ") if errors else (lines[-1] if lines else "")
+        return last or f"it did not answer in {START_LIMIT_S:.0f} s"
+
+    def _foreign(self, found: str) -> ConflictError:
+        return ConflictError(
+            f"{STRANGERS.get(found, found)} answers at {self.config.url} (FT_HOST), not ft",
+            hint="Stop it, or give ft another port: FT_HOST=127.0.0.1:11435 ft serve\n"
+            "Without FT_HOST, ft finds its own manager by itself.",
+            code="foreign_server",
+        )
+
+
+def finder(config: Config, out: Output) -> Finder:
+    """A Finder that knows whether the address was chosen by the user."""
+    chosen = config.address != f"127.0.0.1:{DEFAULT_PORT}"
+    return Finder(config, out, chosen or bool(engine_environment().get("FT_HOST")))
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with ManagerClient(url) as client:
+            client.get("/api/ft/status")
+    except FtmanError:
+        return False
+    return True
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe_socket:
+        try:
+            probe_socket.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _rotate(path: Path) -> None:
+    try:
+        if path.stat().st_size > LOG_LIMIT_BYTES:
+            files.rename(path, path.with_name(f"{path.name}.1"))
+    except OSError:
+        return

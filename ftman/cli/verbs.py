@@ -1,0 +1,138 @@
+"""The table of verbs and their arguments. Nothing heavy is imported here: help must be quick."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Parser = argparse.ArgumentParser
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: where its code is, what it is for, which arguments it takes."""
+
+    name: str
+    summary: str
+    arguments: Callable[[Parser], None]
+    module: str = ""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Import path of the module that runs it."""
+        return f"ftman.cli.commands.{self.module or self.name}"
+
+
+def _model(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL")
+
+
+def _none(parser: Parser) -> None:
+    del parser
+
+
+def _serve(parser: Parser) -> None:
+    # Used by ft itself when it starts a manager on another port; people set FT_HOST.
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+
+
+def _run(parser: Parser) -> None:
+    _model(parser)
+    parser.add_argument("prompt", metavar="PROMPT", nargs="*")
+    parser.add_argument("--keepalive", metavar="TIME", help="how long to stay loaded, as 5m")
+    parser.add_argument("--verbose", action="store_true", help="show timings after each answer")
+    parser.add_argument("--insecure", action="store_true", help="allow pulling over plain http")
+    parser.add_argument("--nowordwrap", action="store_true", help="leave long lines alone")
+    parser.add_argument("--format", metavar="FORMAT", help="json, or a JSON schema")
+    parser.add_argument("--think", metavar="LEVEL", help="true, false, low, medium, high or max")
+    parser.add_argument("--hidethinking", action="store_true", help="do not show the thinking")
+    parser.add_argument("--truncate", action="store_true", help="for embedding models")
+    parser.add_argument("--dimensions", type=int, help="for embedding models")
+
+
+def _pull(parser: Parser) -> None:
+    _model(parser)
+    parser.add_argument("--insecure", action="store_true", help="allow plain http")
+
+
+def _prefix(parser: Parser) -> None:
+    parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
+
+
+def _show(parser: Parser) -> None:
+    _model(parser)
+    for part in ("license", "modelfile", "parameters", "system", "template"):
+        parser.add_argument(f"--{part}", action="store_true", help=f"only the {part}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="all metadata and tensors")
+
+
+def _rm(parser: Parser) -> None:
+    parser.add_argument("models", metavar="MODEL", nargs="+")
+
+
+def _cp(parser: Parser) -> None:
+    parser.add_argument("source", metavar="SOURCE")
+    parser.add_argument("destination", metavar="DESTINATION")
+
+
+def _create(parser: Parser) -> None:
+    _model(parser)
+    parser.add_argument("-f", "--file", help="the Modelfile (default: ./Modelfile)")
+    parser.add_argument("-q", "--quantize", metavar="TYPE", help="not built yet")
+    parser.add_argument("--draft-quantize", metavar="TYPE", help="not built yet")
+
+
+def _search(parser: Parser) -> None:
+    parser.add_argument("text", metavar="TEXT", nargs="*")
+
+
+def _calibrate(parser: Parser) -> None:
+    _model(parser)
+
+
+def _logs(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", default="manager", help="which log")
+    parser.add_argument("-f", "--follow", action="store_true", help="wait for more")
+    parser.add_argument("-n", "--lines", type=int, default=50, help="how many lines (50)")
+
+
+def _autostart(parser: Parser) -> None:
+    parser.add_argument("action", choices=("enable", "disable", "status", "print"))
+
+
+VERBS: tuple[Verb, ...] = (
+    Verb("serve", "Run the manager in the foreground", _serve, aliases=("start",)),
+    Verb("run", "Chat with a model, or answer one prompt", _run),
+    Verb("pull", "Fetch and convert a model", _pull),
+    Verb("create", "Build a model from a Modelfile", _create),
+    Verb("list", "List installed models", _prefix, module="listing", aliases=("ls",)),
+    Verb("show", "Show what a model is", _show),
+    Verb("ps", "List loaded models", _prefix),
+    Verb("stop", "Unload a model", _model),
+    Verb("rm", "Remove models", _rm),
+    Verb("cp", "Give a model a second name", _cp),
+    Verb("search", "Search the index of known models", _search),
+    Verb("calibrate", "Measure this machine for a model", _calibrate),
+    Verb("df", "Show what takes disk space", _none),
+    Verb("gc", "Remove what no model needs", _none),
+    Verb("logs", "Show the manager's log", _logs),
+    Verb("autostart", "Start the manager at login", _autostart),
+    Verb("version", "Show the version", _none),
+)
+LATER = ("push", "verify", "import", "fit", "doctor", "launch", "bench", "signin", "signout")
+
+
+def verb_named(word: str) -> Verb | None:
+    """The verb of that name or alias."""
+    return next((verb for verb in VERBS if word in (verb.name, *verb.aliases)), None)
+
+
+def parser_of(verb: Verb, factory: type[Parser]) -> Parser:
+    """The argument parser of one verb, with the flags all verbs share."""
+    parser = factory(prog=f"ft {verb.name}", description=verb.summary + ".", allow_abbrev=False)
+    verb.arguments(parser)
+    parser.add_argument("--json", action="store_true", dest="as_json", help="JSON on stdout")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no notes")
+    return parser

@@ -1,0 +1,1 @@
+"""HTTP in: one file or package per dialect. Read app.py first, then routes.py."""

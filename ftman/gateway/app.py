@@ -1,0 +1,330 @@
+"""The ASGI application: access rules, routing, bodies, replies, one log line per request.
+
+Routes stand in the dialects' files; starting and stopping the server is serve.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from ftman.clock import SYSTEM, Clock
+from ftman.config import Config
+from ftman.errors import BusyError, FtmanError
+from ftman.gateway import extras, ollama, openai, serve_process
+from ftman.gateway.access import AccessRules, rules_for
+from ftman.gateway.body import MAX_BODY_BYTES, FieldError, decompress, too_large
+from ftman.gateway.errors import OLLAMA, encode_error, headers_of, internal_error
+from ftman.gateway.routes import Call, Reply, Route, Router
+from ftman.gateway.stream import HEARTBEAT_S, Pump, Send, raw_headers
+from ftman.log import request_id as logged_request_id
+from ftman.names import printable
+from ftman.supervisor.launcher import Launcher
+
+if TYPE_CHECKING:
+    from ftman.service import Service
+
+log = logging.getLogger(__name__)
+
+ROUTES: tuple[Route, ...] = (*ollama.ROUTES, *openai.ROUTES, *extras.ROUTES)
+BODY_CHUNK_TIMEOUT_S = 30.0
+DRAIN_S = 2.0
+MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES
+"""Bodies being received at one time, all requests together."""
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+@dataclass
+class _Outcome:
+    """What became of a request, for its log line."""
+
+    status: int = 0
+    note: str = ""
+
+
+class Gateway:
+    """ASGI application over one Service."""
+
+    def __init__(
+        self,
+        service: Service,
+        rules: AccessRules,
+        *,
+        clock: Clock = SYSTEM,
+        heartbeat_s: float = HEARTBEAT_S,
+        routes: tuple[Route, ...] = ROUTES,
+    ):
+        self._service = service
+        self._rules = rules
+        self._clock = clock
+        self._heartbeat_s = heartbeat_s
+        self._router = Router(routes)
+        self._pumps: set[Pump] = set()
+        self._under_way: set[str] = set()
+        self._bodies_bytes = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request. Only HTTP reaches this point."""
+        if scope["type"] != "http":
+            return
+        started_s = self._clock.monotonic()
+        request_id = "req_" + secrets.token_hex(8)
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        call = Call(
+            self._service,
+            scope["method"],
+            scope["path"],
+            "",
+            dict(parse_qsl(scope["query_string"].decode("latin-1"))),
+            headers,
+            request_id,
+        )
+        outcome = _Outcome()
+        self._under_way.add(request_id)
+        logged_request_id.set(request_id)
+        try:
+            await self._answer(call, receive, send, outcome)
+        except ClientGoneError:
+            outcome.status, outcome.note = 499, " client gone"
+        finally:
+            self._under_way.discard(request_id)
+            self._log(call, outcome, self._clock.monotonic() - started_s)
+
+    def under_way(self) -> list[str]:
+        """Ids of the requests that are being answered."""
+        return sorted(self._under_way)
+
+    def cut(self) -> None:
+        """End every running stream with a typed error; the last step of a shutdown."""
+        for pump in tuple(self._pumps):
+            pump.cut(BusyError("the manager is shutting down; try again when it is back"))
+
+    async def _answer(self, call: Call, receive: Receive, send: Send, outcome: _Outcome) -> None:
+        head = (("x-request-id", call.request_id), *self._rules.cors_headers(call.headers))
+        dialect = _dialect_of(call.path)
+        try:
+            refused = self._rules.refuse(call.method, call.path, call.headers)
+            if refused is not None:
+                await _send_reply(send, refused, call, head, outcome)
+                return
+            route = self._route(call)
+            if isinstance(route, Reply):
+                await _send_reply(send, route, call, head, outcome)
+                return
+            dialect = route.dialect
+            call = replace(call, tail=self._router.at(call.path)[1])
+            await self._run(route, call, receive, send, head, outcome)
+        except FtmanError as error:
+            await _send_reply(send, _error_reply(error, dialect, call), call, head, outcome)
+        except ClientGoneError:
+            raise
+        except Exception:  # the root of a request
+            log.exception("request %s failed", call.request_id)
+            ours = _error_reply(internal_error(), dialect, call)
+            await _send_reply(send, ours, call, head, outcome)
+
+    def _route(self, call: Call) -> Route | Reply:
+        found, _ = self._router.at(call.path)
+        if not found and call.path.endswith("/"):
+            bare, _ = self._router.at(call.path.rstrip("/"))
+            if bare:
+                status = 301 if call.method == "GET" else 307
+                location = (("location", call.path.rstrip("/")),)
+                return Reply(b"", status, "", location)
+        if not found:
+            return _plain_or_json(call, 404, "page not found")
+        route = found.get(call.method)
+        if route is None:
+            allow = (("allow", ", ".join(sorted(found))),)
+            return replace(_plain_or_json(call, 405, "method not allowed"), headers=allow)
+        return route
+
+    async def _run(
+        self,
+        route: Route,
+        call: Call,
+        receive: Receive,
+        send: Send,
+        head: tuple[tuple[str, str], ...],
+        outcome: _Outcome,
+    ) -> None:
+        if route.body == "stream":
+            call = replace(call, chunks=_chunks(receive))
+            reply = await route.handler(call)
+            assert isinstance(reply, Reply)
+            await _send_reply(send, reply, call, head, outcome)
+            return
+        if route.body == "whole":
+            call = replace(call, body=await self._body(call, receive))
+        work = asyncio.ensure_future(self._reply(route, call, send, head, outcome))
+        gone = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+                if work.cancelled():
+                    raise ClientGoneError
+            work.result()
+        finally:
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+    async def _reply(
+        self,
+        route: Route,
+        call: Call,
+        send: Send,
+        head: tuple[tuple[str, str], ...],
+        outcome: _Outcome,
+    ) -> None:
+        reply = await route.handler(call)
+        if isinstance(reply, Reply):
+            await _send_reply(send, reply, call, head, outcome)
+            return
+        pump = Pump(reply, self._heartbeat_s)
+        self._pumps.add(pump)
+        try:
+            await pump.run(send, head)
+            outcome.status = 200
+            if pump.failed is not None:
+                outcome.note = f" failed: {pump.failed.code}: {printable(pump.failed.message)}"
+        finally:
+            self._pumps.discard(pump)
+
+    async def _body(self, call: Call, receive: Receive) -> bytes:
+        announced = call.headers.get("content-length", "0")
+        if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+            await _discard(receive)
+            raise too_large(MAX_BODY_BYTES)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in _chunks(receive):
+                parts.append(chunk)
+                size += len(chunk)
+                self._bodies_bytes += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    parts.clear()
+                    await _discard(receive)
+                    raise too_large(MAX_BODY_BYTES)
+                if self._bodies_bytes > MAX_BODIES_BYTES:
+                    raise BusyError("too many large requests at once; try again shortly")
+            return decompress(b"".join(parts), call.headers.get("content-encoding", ""))
+        finally:
+            self._bodies_bytes -= size
+
+    def _log(self, call: Call, outcome: _Outcome, seconds: float) -> None:
+        tally = call.tally
+        counts = ""
+        if tally.model:
+            counts = f" {printable(tally.model)}"
+        if tally.completion_tokens or tally.prompt_tokens:
+            counts += f" {tally.prompt_tokens}+{tally.completion_tokens} tokens"
+        log.info(
+            "%s %s %d%s %.3f s%s",
+            call.method,
+            printable(call.path),
+            outcome.status,
+            counts,
+            seconds,
+            outcome.note,
+        )
+
+
+def serve(
+    config: Config,
+    *,
+    keys: tuple[str, ...] = (),
+    insecure_no_key: bool = False,
+    launcher: Launcher | None = None,
+) -> int:
+    """Run the manager until it is told to stop; returns the process's exit code.
+
+    launcher None = the real engine.   Raises: FtmanError when it cannot start.
+    """
+    rules = rules_for(config.host, config.origins, keys, insecure_no_key=insecure_no_key)
+    return serve_process.serve(config, lambda service: Gateway(service, rules), launcher)
+
+
+def _dialect_of(path: str) -> str:
+    return openai.dialect_of(path) or OLLAMA
+
+
+def _plain_or_json(call: Call, status: int, text: str) -> Reply:
+    dialect = _dialect_of(call.path)
+    if dialect == OLLAMA:
+        return Reply(f"{status} {text}".encode(), status, "text/plain")
+    error = FtmanError(f"{status} {text}: {call.method} {printable(call.path)}", status=status)
+    return _error_reply(error, dialect, call)
+
+
+def _error_reply(error: FtmanError, dialect: str, call: Call) -> Reply:
+    body = encode_error(dialect, error, call.request_id)
+    newline = b"" if dialect == OLLAMA else b"\n"
+    return Reply(body + newline, error.status, "application/json", headers_of(error))
+
+
+async def _send_reply(
+    send: Send,
+    reply: Reply,
+    call: Call,
+    head: tuple[tuple[str, str], ...],
+    outcome: _Outcome,
+) -> None:
+    outcome.status = reply.status
+    headers = [*reply.headers, *head]
+    if reply.media_type:
+        headers.insert(0, ("content-type", reply.media_type))
+    if reply.status != 204:
+        headers.append(("content-length", str(len(reply.body))))
+    body = b"" if call.method == "HEAD" else reply.body
+    start = {"type": "http.response.start", "status": reply.status, "headers": raw_headers(headers)}
+    with contextlib.suppress(OSError):
+        await send(start)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """The body as it arrives.   Raises: ClientGoneError; FieldError 408 for a stalled sender."""
+    more = True
+    while more:
+        try:
+            message = await asyncio.wait_for(receive(), BODY_CHUNK_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            raise FieldError(
+                f"no byte of the request body arrived for {BODY_CHUNK_TIMEOUT_S:.0f} s", status=408
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        if message.get("body"):
+            yield message["body"]
+        more = message.get("more_body", False)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on for a moment, so that the client sees the refusal instead of a reset."""
+    with contextlib.suppress(asyncio.TimeoutError, ClientGoneError, FieldError):
+        await asyncio.wait_for(_drain(receive), DRAIN_S)
+
+
+async def _drain(receive: Receive) -> None:
+    async for _ in _chunks(receive):
+        pass
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,245 @@
+"""The manager as a process: lock, port, record file, signals, orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import http.client
+import json
+import logging
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from ftman import __version__, files
+from ftman.catalog.lock import acquire_manager_lock
+from ftman.clock import SYSTEM
+from ftman.config import Config, Paths
+from ftman.errors import ConflictError, FtmanError
+from ftman.gateway.protocol import GuardedProtocol
+from ftman.service import Service
+from ftman.supervisor.launcher import Launcher
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 20
+CUT_BEFORE_S = 3
+"""Streams are told of the end this long before the grace is over."""
+KEEP_ALIVE_S = 300
+MAX_HEAD_BYTES = 64 << 10
+RECORD_NAME = "manager.json"
+PROBE_TIMEOUT_S = 2.0
+
+
+def serve(
+    config: Config, make_gateway: Callable[[Service], Any], launcher: Launcher | None = None
+) -> int:
+    """Run until SIGTERM, SIGINT or a shutdown request; returns the exit code.
+
+    Raises: FtmanError when it cannot start (port taken, store in use).
+    """
+    listener = bind(config)
+    try:
+        port = int(listener.getsockname()[1])
+        config = replace(config, port=port)
+        lock = acquire_manager_lock(config.paths)
+        try:
+            with _record(config):
+                asyncio.run(_main(config, make_gateway, launcher, listener))
+        finally:
+            lock.release()
+    finally:
+        listener.close()
+    return 0
+
+
+async def _main(
+    config: Config,
+    make_gateway: Callable[[Service], Any],
+    launcher: Launcher | None,
+    listener: socket.socket,
+) -> None:
+    service = Service(config, launcher=launcher)
+    await Server(service, make_gateway(service)).run(listener)
+
+
+def uvicorn_settings(gateway: Any, grace_s: int = GRACE_S) -> uvicorn.Config:
+    """How uvicorn serves the gateway."""
+    return uvicorn.Config(
+        gateway,
+        lifespan="off",
+        http=GuardedProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        headers=[("server", f"ft/{__version__}")],
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=grace_s,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+    )
+
+
+class Server:
+    """One uvicorn server and its ordered end."""
+
+    def __init__(self, service: Service, gateway: Any):
+        self._service = service
+        self._gateway = gateway
+        self._uvicorn = _QuietServer(uvicorn_settings(gateway))
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until told to stop, then end everything that was started."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                loop.add_signal_handler(number, self._on_signal, number)
+        self._service.on_stop = self.stop
+        await self._service.start()
+        log.info("ft %s listens on %s, pid %d", __version__, _shown(listener), os.getpid())
+        try:
+            await self._uvicorn.serve(sockets=[listener])
+        finally:
+            await self._service.close()
+            log.info("ft %s has ended", __version__)
+
+    def stop(self) -> None:
+        """Stop admitting; running answers have GRACE_S seconds."""
+        if self._uvicorn.should_exit:
+            return
+        log.info("stopping: answers under way have %d s", GRACE_S)
+        self._uvicorn.should_exit = True
+        loop = asyncio.get_running_loop()
+        loop.call_later(GRACE_S - CUT_BEFORE_S, self._gateway.cut)
+
+    def _on_signal(self, number: int) -> None:
+        if self._uvicorn.should_exit and number == signal.SIGINT:
+            log.info("stopping at once")
+            self._gateway.cut()
+            self._uvicorn.force_exit = True
+        self.stop()
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without signal handling of its own: a stop asked for is exit code 0 here."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(config: Config) -> socket.socket:
+    """Bind the configured address.   Raises: ConflictError saying who has the port."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        # Listening now, so that two managers that start at once cannot both believe they won.
+        listener.listen(2048)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise _taken(config) from None
+        raise FtmanError(
+            f"cannot listen on {config.address}: {error.strerror or error}",
+            hint="Choose another address: FT_HOST=127.0.0.1:11435 ft serve",
+            code="bind_failed",
+        ) from None
+    return listener
+
+
+def _taken(config: Config) -> ConflictError:
+    who = _server_at(config)
+    pid = _listener_pid(config.port)
+    if who.startswith("ft/"):
+        owner = f" (pid {pid})" if pid else ""
+        return ConflictError(
+            f"ft is already serving on {config.address}{owner}, version {who[3:]}",
+            hint="Use that one: ft ps. Or give this one another port: FT_HOST=127.0.0.1:11435 "
+            "ft serve",
+            code="already_serving",
+        )
+    name = _process_name(pid) or who or "another program"
+    owner = f"{name} (pid {pid})" if pid else name
+    stop = f"systemctl stop {name}" if name == "ollama" else f"kill {pid}" if pid else "end it"
+    return ConflictError(
+        f"port {config.port} is taken by {owner}",
+        hint="Two servers cannot share it. Either stop it:  "
+        f"{stop}\n  or give ft another port:  FT_HOST=127.0.0.1:{config.port + 1} ft serve",
+        code="port_taken",
+    )
+
+
+def _server_at(config: Config) -> str:
+    """The Server header of what answers on the port; "" when nothing does in time."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    connection = http.client.HTTPConnection(host, config.port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", "/", headers={"host": "localhost"})
+        reply = connection.getresponse()
+        if reply.getheader("server"):
+            return str(reply.getheader("server"))
+        return "ollama" if reply.read(64) == b"Ollama is running" else ""
+    except (OSError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def _listener_pid(port: int) -> int:
+    """Pid of the process that listens on a port, 0 where that cannot be seen (Linux only)."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in files.read_bytes(Path(table)).decode().splitlines()[1:]:
+                cells = line.split()
+                if cells[3] == "0A" and int(cells[1].rpartition(":")[2], 16) == port:
+                    inodes.add(f"socket:[{cells[9]}]")
+    for link in Path("/proc").glob("[0-9]*/fd/*") if inodes else ():
+        with contextlib.suppress(OSError):
+            if str(link.readlink()) in inodes:
+                return int(link.parts[2])
+    return 0
+
+
+def _process_name(pid: int) -> str:
+    if not pid:
+        return ""
+    try:
+        name = files.read_bytes(Path(f"/proc/{pid}/comm")).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    return re.sub(r"[^\w.+-]", "?", name)
+
+
+@contextlib.contextmanager
+def _record(config: Config) -> Iterator[None]:
+    """Say in the run folder where this manager is, for the command line."""
+    path = record_path(config.paths)
+    value = {"address": config.address, "pid": os.getpid(), "version": __version__}
+    files.write_atomic(path, json.dumps(value | {"wall_s": SYSTEM.wall()}).encode() + b"\n")
+    try:
+        yield
+    finally:
+        files.unlink(path)
+
+
+def record_path(paths: Paths) -> Path:
+    """Where the record lies."""
+    return paths.run / RECORD_NAME
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

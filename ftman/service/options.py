@@ -1,0 +1,161 @@
+"""Which value of an option counts: request, model, generation config, dialect. No I/O but one read.
+
+Options are Ollama's; what the engine is told is a Sampling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ftengine.protocol import ProtocolError, Sampling
+from ftman import files
+from ftman.catalog.model import Model
+from ftman.chat.types import Options
+from ftman.errors import UsageError
+
+NATIVE = Options(
+    temperature=0.8,
+    top_k=40,
+    top_p=0.9,
+    min_p=0.0,
+    typical_p=1.0,
+    repeat_penalty=1.0,
+    repeat_last_n=64,
+    presence_penalty=0.0,
+    frequency_penalty=0.0,
+    num_predict=-1,
+    num_keep=4,
+    stop=(),
+)
+"""Ollama's own defaults."""
+
+MIN_CONTEXT = 4
+DEFAULT_CONTEXT = 32768
+SMALL_CONTEXT = 4096
+KV_SHARE = 0.25
+"""Part of the machine's memory that a default context may claim for its KV cache."""
+
+_SEED_MASK = (1 << 63) - 1
+_GENERATION_KEYS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "repetition_penalty": "repeat_penalty",
+}
+_INTS = ("top_k", "repeat_last_n", "seed", "num_predict", "num_ctx", "num_keep", "num_thread")
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+
+
+def options_of_parameters(parameters: Mapping[str, Any]) -> Options:
+    """A model's PARAMETERs as options.   Raises: UsageError (500) naming a key of a wrong type."""
+    values: dict[str, Any] = {}
+    for key in (*_INTS, *_FLOATS):
+        value = parameters.get(key)
+        if value is None:
+            continue
+        kind = "integer" if key in _INTS else "float32"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise bad_option(key, kind)
+        values[key] = int(value) if key in _INTS else float(value)
+    stop = parameters.get("stop")
+    if stop is not None:
+        stop = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stop, list | tuple) or not all(isinstance(s, str) for s in stop):
+            raise bad_option("stop", "of an array of strings")
+        values["stop"] = tuple(stop)
+    return Options(**values)
+
+
+def bad_option(key: str, kind: str) -> UsageError:
+    """Ollama's error for an option of the wrong type; its status is 500 there, so here too."""
+    words = kind if kind.startswith("of ") else f"of type {kind}"
+    return UsageError(f'option "{key}" must be {words}', status=500, code="bad_option")
+
+
+def generation_defaults(model: Model) -> Options:
+    """Sampling defaults that the model's authors published with it; none is fine."""
+    try:
+        value = json.loads(files.read_bytes(model.ftw_path / "generation_config.json"))
+    except (OSError, ValueError, RecursionError):
+        return Options()
+    if not isinstance(value, dict) or value.get("do_sample") is False:
+        return Options()
+    picked: dict[str, Any] = {}
+    for theirs, ours in _GENERATION_KEYS.items():
+        number = value.get(theirs)
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            picked[ours] = int(number) if ours in _INTS else float(number)
+    return Options(**picked)
+
+
+def own_options(model: Model) -> Options:
+    """What the model itself asks for: its PARAMETERs over its published defaults."""
+    return options_of_parameters(model.parameters).over(generation_defaults(model))
+
+
+def choose_context(
+    asked: int | None,
+    model: Model,
+    *,
+    configured: int,
+    running: int,
+    num_parallel: int,
+    memory_bytes: int,
+) -> tuple[int, str]:
+    """The context window in tokens, and a note if it is smaller than asked for.
+
+    asked: by request or model. running: window of an engine already loaded, 0 = none; it is kept
+    when nobody asks for another, so that clients with and without a wish do not reload in turn.
+    """
+    trained = model.details.context_length or SMALL_CONTEXT
+    wanted = asked or configured or running or _affordable(model, num_parallel, memory_bytes)
+    window = max(MIN_CONTEXT, min(wanted, trained))
+    if asked and asked > trained:
+        return window, f"num_ctx {asked} is above the {trained} tokens this model was trained on"
+    return window, ""
+
+
+def _affordable(model: Model, num_parallel: int, memory_bytes: int) -> int:
+    window = min(DEFAULT_CONTEXT, model.details.context_length or SMALL_CONTEXT)
+    per_token = model.kv_bytes_per_token * num_parallel
+    while window > SMALL_CONTEXT and window * per_token > KV_SHARE * memory_bytes:
+        window //= 2
+    return window
+
+
+def sampling_of(options: Options) -> Sampling:
+    """Options, completed, as the engine wants them.   Raises: UsageError naming the option."""
+    full = options.over(NATIVE)
+    seed = full.seed
+    try:
+        return Sampling(
+            temperature=max(0.0, full.temperature or 0.0),
+            top_k=max(0, full.top_k or 0),
+            top_p=min(1.0, max(1e-6, _given(full.top_p, 1.0))),
+            min_p=min(1.0, max(0.0, full.min_p or 0.0)),
+            typical_p=min(1.0, max(1e-6, _given(full.typical_p, 1.0))),
+            repeat_penalty=_given(full.repeat_penalty, 1.0),
+            repeat_last_n=max(-1, int(_given(full.repeat_last_n, 64))),
+            presence_penalty=full.presence_penalty or 0.0,
+            frequency_penalty=full.frequency_penalty or 0.0,
+            seed=None if seed is None or seed < 0 else seed & _SEED_MASK,
+            logit_bias=full.logit_bias or (),
+        )
+    except ProtocolError as error:
+        raise UsageError(f"option {error}".replace("sampling.", "")) from None
+
+
+def _given(value: float | None, default: float) -> float:
+    return default if value is None else value

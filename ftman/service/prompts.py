@@ -1,0 +1,212 @@
+"""From a request to token ids that fit the window: effective messages, rendering, truncation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ftman import files
+from ftman.catalog.model import Model
+from ftman.chat.render import ChatTemplate, render_chat, render_generate
+from ftman.chat.template import JinjaTemplates
+from ftman.chat.tokenizer import Tokenizer
+from ftman.chat.types import ChatRequest, CompletionRequest, Message, Prompt
+from ftman.errors import IntegrityError, UsageError
+
+Renderer = Callable[[Sequence[Message]], Awaitable[Prompt]]
+
+
+class ContextLengthError(UsageError):
+    """The prompt does not fit the context window. The text holds the phrases clients look for."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, num_tokens: int, context_tokens: int, param: str = "messages"):
+        super().__init__(
+            f"This model's maximum context length is {context_tokens} tokens. However, your "
+            f"{param} resulted in {num_tokens} tokens "
+            f"(prompt is too long: {num_tokens} tokens > {context_tokens} maximum)."
+        )
+        self.param = param
+        self.extra = {"n_prompt_tokens": num_tokens, "n_ctx": context_tokens}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A prompt that fits, and what had to be done for it."""
+
+    prompt: Prompt
+    notes: tuple[str, ...] = ()
+
+
+def effective_messages(model: Model, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The model's SYSTEM (unless the request brings one), its MESSAGEs, then the request's."""
+    system: tuple[Message, ...] = ()
+    if model.system and not (messages and messages[0].role == "system"):
+        system = (Message("system", model.system),)
+    return (*system, *model.messages, *messages)
+
+
+def template_of(model: Model, override: str | None = None) -> ChatTemplate:
+    """The model's template: a Go one if it has one, and the checkpoint's Jinja one."""
+    if override:
+        return ChatTemplate(go=override)
+    return ChatTemplate(go=model.template, jinja=jinja_text(model))
+
+
+def jinja_text(model: Model) -> str:
+    """The checkpoint's own Jinja template, "" when it has none."""
+    if model.jinja_path is None:
+        return ""
+    try:
+        return files.read_bytes(model.jinja_path).decode("utf-8", "replace")
+    except OSError as error:
+        raise IntegrityError(
+            f"the chat template of {model.name.short} cannot be read: {error.strerror}"
+        ) from None
+
+
+async def chat_prompt(
+    request: ChatRequest,
+    model: Model,
+    templates: JinjaTemplates,
+    tokenizer: Tokenizer,
+    context_tokens: int,
+    num_keep: int,
+    values: Mapping[str, Any],
+) -> Fitted:
+    """Render a conversation so that at least one token can follow.
+
+    Raises: ContextLengthError when it is too long and the request forbids shortening.
+    """
+    template = template_of(model)
+
+    async def render(messages: Sequence[Message]) -> Prompt:
+        return await render_chat(templates, template, tokenizer, messages, values=values)
+
+    messages = effective_messages(model, request.messages)
+    prompt = await render(messages)
+    if len(prompt.token_ids) < context_tokens:
+        return Fitted(prompt)
+    if request.strict_length:
+        raise ContextLengthError(len(prompt.token_ids), context_tokens)
+    prompt, dropped = await _drop_oldest(render, messages, prompt, context_tokens)
+    notes = []
+    if dropped:
+        turns = "message was" if dropped == 1 else "messages were"
+        notes.append(
+            f"the conversation is longer than the context window of {context_tokens} tokens: "
+            f"the {dropped} oldest {turns} left out"
+        )
+    fitted = cut_tokens(prompt, tokenizer, context_tokens, num_keep)
+    return Fitted(fitted.prompt, (*notes, *fitted.notes))
+
+
+async def _drop_oldest(
+    render: Renderer, messages: Sequence[Message], whole: Prompt, context_tokens: int
+) -> tuple[Prompt, int]:
+    """Leave out as few of the oldest messages as it takes; system and last message stay.
+
+    A rendering costs, and shorter histories never render longer: so the number is bisected.
+    """
+    droppable = [i for i, m in enumerate(messages[:-1]) if m.role != "system"]
+    low, high, best = 1, len(droppable), whole
+    if not droppable:
+        return whole, 0
+    while low <= high:
+        middle = (low + high) // 2
+        gone = set(droppable[:middle])
+        prompt = await render([m for i, m in enumerate(messages) if i not in gone])
+        if len(prompt.token_ids) < context_tokens or middle == len(droppable):
+            best, high = prompt, middle - 1
+            dropped = middle
+        else:
+            low = middle + 1
+    return best, dropped
+
+
+def cut_tokens(prompt: Prompt, tokenizer: Tokenizer, context_tokens: int, num_keep: int) -> Fitted:
+    """Cut the middle out of a prompt that is too long by itself: the first `num_keep` tokens and
+    the newest ones stay, and half of the window is left for the answer.
+    """
+    ids = prompt.token_ids
+    if len(ids) < context_tokens:
+        return Fitted(prompt)
+    keep = max(0, num_keep) + (
+        1 if tokenizer.bos_id is not None and ids[0] == tokenizer.bos_id else 0
+    )
+    keep = min(keep, context_tokens // 2)
+    target = context_tokens - max((context_tokens - keep) // 2, 1)
+    kept = (*ids[:keep], *ids[len(ids) - (target - keep) :])
+    note = (
+        f"the prompt of {len(ids)} tokens is longer than the context window of {context_tokens} "
+        f"tokens: {len(ids) - len(kept)} tokens were cut out of its beginning"
+    )
+    return Fitted(Prompt(kept, (), prompt.text), (note,))
+
+
+async def completion_prompt(
+    request: CompletionRequest,
+    model: Model,
+    templates: JinjaTemplates,
+    tokenizer: Tokenizer,
+    context_tokens: int,
+    num_keep: int,
+    values: Mapping[str, Any],
+) -> Fitted:
+    """Token ids of a completion: given ids, raw text, or a prompt through the template.
+
+    Raises: UsageError for ids outside the vocabulary, ContextLengthError.
+    """
+    prompt = await _unfitted(request, model, templates, tokenizer, values)
+    if not prompt.token_ids:
+        raise UsageError("the prompt holds no tokens; send some text")
+    if len(prompt.token_ids) < context_tokens:
+        return Fitted(prompt)
+    if request.strict_length:
+        raise ContextLengthError(len(prompt.token_ids), context_tokens, "prompt")
+    return cut_tokens(prompt, tokenizer, context_tokens, num_keep)
+
+
+async def _unfitted(
+    request: CompletionRequest,
+    model: Model,
+    templates: JinjaTemplates,
+    tokenizer: Tokenizer,
+    values: Mapping[str, Any],
+) -> Prompt:
+    if request.token_ids is not None:
+        ids = _checked_ids(request.token_ids, tokenizer, "prompt")
+        return Prompt(ids, (), tokenizer.decode(ids) if request.echo else "")
+    if request.raw:
+        # The writer of a raw prompt is the author of its template, so special tokens are meant.
+        ids = tuple(tokenizer.encode(request.prompt, special=True, bos=tokenizer.adds_bos))
+        return Prompt(ids, (), request.prompt)
+    prompt = await render_generate(
+        templates,
+        template_of(model, request.template),
+        tokenizer,
+        request.prompt,
+        system=model.system if request.system is None else request.system,
+        history=() if request.context else model.messages,
+        suffix=request.suffix,
+        values=values,
+    )
+    if not request.context:
+        return prompt
+    earlier = _checked_ids(request.context, tokenizer, "context")
+    ids = prompt.token_ids
+    if ids and tokenizer.bos_id is not None and ids[0] == tokenizer.bos_id:
+        ids = ids[1:]
+    return Prompt((*earlier, *ids), (len(earlier),), prompt.text)
+
+
+def _checked_ids(ids: Sequence[int], tokenizer: Tokenizer, name: str) -> tuple[int, ...]:
+    for token_id in ids:
+        if not 0 <= token_id < tokenizer.vocab_size:
+            raise UsageError(
+                f"'{name}' holds token id {token_id}; this model's ids are 0 to "
+                f"{tokenizer.vocab_size - 1}"
+            )
+    return tuple(ids)

@@ -1,0 +1,205 @@
+"""The manager's use cases behind every dialect and the command line; no wire format here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from typing import Any
+
+from ftman.catalog.catalog import Catalog
+from ftman.catalog.model import Model
+from ftman.chat.template import JinjaTemplates
+from ftman.chat.types import (
+    ChatEvent,
+    ChatRequest,
+    CompletionRequest,
+    Options,
+    Usage,
+    Waiting,
+)
+from ftman.clock import SYSTEM, Clock
+from ftman.config import Config
+from ftman.errors import FtmanError, UnsupportedError
+from ftman.pull.index import Index, IndexEntry
+from ftman.pull.job_store import JobView
+from ftman.pull.jobs import JobManager
+from ftman.pull.progress import Progress
+from ftman.service.engines import Engines
+from ftman.service.generate import Generator
+from ftman.service.models import Models, capabilities_of_model
+from ftman.service.options import own_options
+from ftman.service.requests import CreateRequest, RunningModel, Shown
+from ftman.service.tokenizers import TokenizerShelf
+from ftman.supervisor.launcher import Launcher
+from ftman.supervisor.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Everything the manager can do. One per process; start before use, close at the end."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock = SYSTEM,
+        *,
+        launcher: Launcher | None = None,
+        index: Index | None = None,
+    ):
+        self.config = config
+        self.clock = clock
+        self.started_wall_s = clock.wall()
+        self.on_stop: Callable[[], None] | None = None
+        self._index = index or Index.load(config.registry, config.paths.cache)
+        self.catalog = Catalog(config.paths, self._index.default_tag, clock)
+        self._jobs = JobManager(config, self.catalog, self._index, clock)
+        self._supervisor = Supervisor(config, clock, launcher)
+        self._templates = JinjaTemplates()
+        self._shelf = TokenizerShelf(self._supervisor.uses, clock)
+        self._engines = Engines(config, self.catalog, self._supervisor)
+        self._generator = Generator(self._engines, self._shelf, self._templates, clock)
+        self._models = Models(self.catalog, self._jobs)
+
+    async def start(self) -> None:
+        """Adopt or end engines of an earlier manager, and be ready."""
+        await self._supervisor.start()
+
+    async def close(self) -> None:
+        """End jobs, engines and helpers; nothing of ours is left running."""
+        for part in (self._jobs, self._supervisor, self._shelf, self._templates):
+            try:
+                await part.close()
+            except Exception:  # one part's failure may not keep the others running
+                log.exception("closing %s failed", type(part).__name__)
+
+    def ask_to_stop(self) -> None:
+        """Pass a wish to end on to whoever runs this service."""
+        if self.on_stop is not None:
+            self.on_stop()
+
+    def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        """Continue a conversation; ends with Finish.   Raises: FtmanError while iterating."""
+        return self._generator.chat(request)
+
+    def complete(
+        self, request: CompletionRequest, template_values: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """Continue a prompt; ends with Finish.   Raises: FtmanError while iterating."""
+        return self._generator.complete(request, template_values or {})
+
+    async def load(self, model: str, keep_alive_s: float | None, options: Options) -> Usage:
+        """Have a model loaded; returns how long that took.   Raises: FtmanError."""
+        started_s = self.clock.monotonic()
+        found = self._engines.usable(model)
+        settings = self._engines.settings(found, options)
+        spec = self._engines.spec(found, settings.context_tokens, settings.options.num_thread)
+        async with contextlib.AsyncExitStack() as stack:
+            async for item in self._engines.lease(stack, spec, keep_alive_s):
+                if isinstance(item, Waiting):
+                    log.debug("loading %s: %s", found.name.short, item)
+        seconds = self.clock.monotonic() - started_s
+        return Usage(total_s=seconds, load_s=seconds)
+
+    async def unload(self, model: str) -> None:
+        """Have a model unloaded once it is idle; not being loaded is fine."""
+        await self._supervisor.unload(self.catalog.find(model).ftw_id)
+
+    def find(self, name: str) -> Model:
+        """The installed model a name means.   Raises: UsageError, NotFoundError."""
+        return self.catalog.find(name)
+
+    def own_options(self, model: Model) -> Options:
+        """What the model itself asks for, for dialects with other defaults."""
+        return own_options(model)
+
+    def capabilities(self, model: Model) -> tuple[str, ...]:
+        """What can be done with a model."""
+        return capabilities_of_model(model)
+
+    def context_tokens(self, model: Model) -> int:
+        """The window a request without a wish of its own gets. Units: tokens."""
+        return self._engines.settings(model, Options()).context_tokens
+
+    def held_tokenizers(self) -> list[str]:
+        """FTW ids whose tokenizers are in memory."""
+        return self._shelf.held()
+
+    async def models(self) -> list[Model]:
+        """Installed models, newest first."""
+        return await asyncio.to_thread(self.catalog.models)
+
+    async def show(self, name: str, *, verbose: bool = False) -> Shown:
+        """Everything about one model.   Raises: NotFoundError, IntegrityError."""
+        return await self._models.show(name, verbose=verbose)
+
+    def create(self, request: CreateRequest) -> AsyncGenerator[Progress, None]:
+        """Build a model; ends with "success".   Raises: FtmanError while iterating."""
+        return self._models.create(request)
+
+    def pull(self, name: str, insecure: bool = False) -> AsyncIterator[Progress]:
+        """Fetch and install a model; ends with "success".   Raises: FtmanError while iterating."""
+        return self._jobs.pull(name, insecure=insecure)
+
+    async def copy(self, source: str, destination: str) -> None:
+        """Give an installed model a second name.   Raises: UsageError, NotFoundError."""
+        await asyncio.to_thread(self.catalog.copy, source, destination)
+
+    async def delete(self, name: str) -> None:
+        """Remove a name and what no other name needs.   Raises: UsageError, NotFoundError."""
+        await asyncio.to_thread(self.catalog.delete, name, self._in_use)
+
+    def running(self) -> list[RunningModel]:
+        """Engines, the one that expires last first."""
+        found = []
+        for engine in self._supervisor.running():
+            found.append(
+                RunningModel(
+                    name=engine.spec.name,
+                    model=self._installed(engine.spec.name),
+                    state=engine.state,
+                    size_bytes=engine.size_bytes,
+                    size_vram_bytes=engine.size_vram_bytes,
+                    context_tokens=engine.spec.context_tokens,
+                    expires_wall_s=engine.expires_wall_s,
+                    in_use=engine.in_use,
+                    loaded_bytes=engine.loaded_bytes,
+                    total_bytes=engine.total_bytes,
+                )
+            )
+        forever = float("inf")
+        return sorted(
+            found, key=lambda r: -(forever if r.expires_wall_s is None else r.expires_wall_s)
+        )
+
+    def search(self, text: str) -> list[IndexEntry]:
+        """Models of the index that match a text."""
+        return self._index.search(text)
+
+    def jobs(self) -> list[JobView]:
+        """Pull jobs, running and past."""
+        return self._jobs.jobs()
+
+    async def cancel_job(self, job_id: str) -> None:
+        """End a running job; what it fetched is kept.   Raises: NotFoundError."""
+        await self._jobs.cancel(job_id)
+
+    async def calibrate(self, name: str) -> AsyncGenerator[Progress, None]:
+        """Measure this machine for one model.   Raises: UnsupportedError until that is built."""
+        model = self.catalog.find(name)
+        raise UnsupportedError(
+            f"calibrating {model.name.short} from the manager is not built yet in this version"
+        )
+        yield Progress("")  # makes this a generator, as the finished one will be
+
+    def _installed(self, name: str) -> Model | None:
+        try:
+            return self.catalog.find(name)
+        except FtmanError:
+            return None
+
+    def _in_use(self, digest_or_ftw_id: str) -> bool:
+        bare = digest_or_ftw_id.removeprefix("sha256:")
+        return self._supervisor.uses(bare) or self._jobs.uses(digest_or_ftw_id)

@@ -1,0 +1,258 @@
+"""Typed client of one engine: the only file of the manager that knows the wire protocol.
+
+Ids in, events out. Whatever the engine does wrong ends in one error of our tree, with the cause
+its process died of when it did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+import httpx
+
+from ftengine.protocol import (
+    LINE_LIMIT_BYTES,
+    PROTOCOL_VERSION,
+    EngineInfo,
+    ErrorEvent,
+    Event,
+    FinishEvent,
+    GenerateRequest,
+    Health,
+    Hello,
+    ProgressEvent,
+    ProtocolError,
+    Sampling,
+    TokenEvent,
+    TokenLogprob,
+    decode,
+    decode_event,
+    encode,
+)
+from ftman.errors import BusyError, CannotFitError, EngineDiedError, FtmanError, UsageError
+
+__all__ = [
+    "EngineClient",
+    "EngineInfo",
+    "ErrorEvent",
+    "Event",
+    "FinishEvent",
+    "GenerateRequest",
+    "Health",
+    "Hello",
+    "ProgressEvent",
+    "Sampling",
+    "TokenEvent",
+    "TokenLogprob",
+    "parse_hello",
+    "check_protocol",
+]
+
+ANSWER_LIMIT_BYTES = 4_000_000
+CONNECT_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
+
+
+def parse_hello(line: bytes, name: str) -> Hello:
+    """Read the line an engine prints when it listens.   Raises: EngineDiedError."""
+    try:
+        hello = decode(Hello, line)
+    except ProtocolError as error:
+        raise _violation(name, f"its first line is not a greeting ({error})") from None
+    check_protocol(hello.protocol, name)
+    return hello
+
+
+def check_protocol(version: tuple[int, int], name: str) -> None:
+    """Refuse an engine of another major version.   Raises: EngineDiedError."""
+    if version[0] != PROTOCOL_VERSION[0]:
+        raise _violation(
+            name,
+            f"it speaks protocol {version[0]}.{version[1]}, this manager speaks "
+            f"{PROTOCOL_VERSION[0]}.x; install matching versions of ftman and ftengine",
+        )
+
+
+class EngineClient:
+    """Talks to one engine over its socket, with one connection pool.
+
+    cause: waits a moment for the process to be known dead and returns why, None if it lives.
+    condemn: told when the engine broke the protocol, so that it is replaced.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        *,
+        name: str,
+        cause: Callable[[], Awaitable[FtmanError | None]],
+        condemn: Callable[[FtmanError], None],
+    ):
+        self._name = name
+        self._cause = cause
+        self._condemn = condemn
+        kind, _, place = address.partition(":")
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
+        self._http = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(
+                uds=place if kind == "unix" else None, limits=limits
+            ),
+            base_url=f"http://{place}" if kind == "tcp" else "http://engine",
+            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            trust_env=False,
+        )
+
+    async def health(self, timeout_s: float = CONNECT_TIMEOUT_S) -> Health:
+        """GET /health.   Raises: EngineDiedError; code engine_silent when there is no answer."""
+        return await self._get(Health, "/health", (200, 503), timeout_s)
+
+    async def info(self, timeout_s: float = CONNECT_TIMEOUT_S) -> EngineInfo:
+        """GET /info, protocol version checked.   Raises: EngineDiedError."""
+        info = await self._get(EngineInfo, "/info", (200,), timeout_s)
+        check_protocol(info.protocol, self._name)
+        return info
+
+    async def metrics(self, timeout_s: float = CONNECT_TIMEOUT_S) -> str:
+        """GET /metrics: Prometheus text.   Raises: EngineDiedError."""
+        status, body = await self._fetch("/metrics", timeout_s)
+        if status != 200:
+            raise _violation(self._name, f"/metrics answered with status {status}")
+        return body.decode("utf-8", "replace")
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        """POST /generate: yield events up to and including FinishEvent.
+
+        Closing the iterator closes the connection, which aborts the request in the engine. Errors
+        the engine reports, before the stream or in it, are raised, never yielded.
+        Raises: FtmanError; EngineDiedError when the engine died or broke the protocol.
+        """
+        try:
+            async with self._http.stream("POST", "/generate", content=encode(request)) as response:
+                if response.status_code != 200:
+                    raise self._refused(response.status_code, await self._read_limited(response))
+                async with aclosing(self._events(response)) as events:
+                    async for event in events:
+                        if isinstance(event, ErrorEvent):
+                            raise self._reported(event, 500)
+                        yield event
+                        if isinstance(event, FinishEvent):
+                            return
+        except ProtocolError as error:
+            raise self._broke_protocol(str(error)) from None
+        except httpx.HTTPError as error:
+            raise await self._lost(error) from None
+        # The stream ended without its last line: dead, or lying.
+        raise await self._cause() or self._broke_protocol("the stream ended without a last event")
+
+    async def aclose(self) -> None:
+        """Close every connection; requests under way are aborted."""
+        await self._http.aclose()
+
+    async def _events(self, response: httpx.Response) -> AsyncGenerator[Event, None]:
+        rest = bytearray()
+        async for chunk in response.aiter_raw():
+            *lines, tail = chunk.split(b"\n")
+            if lines:
+                lines[0] = bytes(rest) + lines[0]
+                rest.clear()
+            rest += tail
+            for line in lines:
+                if line:
+                    yield _parse_event(line)
+            if len(rest) > LINE_LIMIT_BYTES:
+                raise ProtocolError(f"a line is longer than {LINE_LIMIT_BYTES} bytes")
+        if rest:
+            raise ProtocolError("the last line is cut off")
+
+    async def _get(self, kind: type[T], path: str, allowed: tuple[int, ...], timeout_s: float) -> T:
+        status, body = await self._fetch(path, timeout_s)
+        if status not in allowed:
+            raise _violation(self._name, f"{path} answered with status {status}")
+        try:
+            return decode(kind, body)
+        except ProtocolError as error:
+            raise _violation(self._name, f"{path}: {error}") from None
+
+    async def _fetch(self, path: str, timeout_s: float) -> tuple[int, bytes]:
+        try:
+            async with self._http.stream("GET", path, timeout=timeout_s) as response:
+                return response.status_code, await self._read_limited(response)
+        except ProtocolError as error:
+            raise _violation(self._name, f"{path}: {error}") from None
+        except (httpx.RemoteProtocolError, httpx.DecodingError) as error:
+            raise _violation(self._name, f"{path}: {error}") from None
+        except httpx.HTTPError as error:
+            raise EngineDiedError(
+                f"the engine of {self._name} does not answer: {type(error).__name__}",
+                code="engine_silent",
+            ) from None
+
+    async def _read_limited(self, response: httpx.Response) -> bytes:
+        body = b""
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > ANSWER_LIMIT_BYTES:
+                raise ProtocolError(f"an answer is longer than {ANSWER_LIMIT_BYTES} bytes")
+        return body
+
+    def _refused(self, status: int, body: bytes) -> FtmanError:
+        try:
+            return self._reported(decode(ErrorEvent, body), status)
+        except ProtocolError:
+            return self._broke_protocol(f"/generate answered with status {status} and no error")
+
+    def _reported(self, event: ErrorEvent, status: int) -> FtmanError:
+        """Map an error that a working engine reported to our tree."""
+        if status == 503:
+            return BusyError(event.message, code=event.code)
+        if event.code == "capacity":
+            return CannotFitError(event.message, code=event.code)
+        if status in (400, 413) or event.code == "bad_request":
+            return UsageError(event.message, code=event.code, status=max(400, min(status, 413)))
+        hint = "Send the request again." if event.retryable else ""
+        return FtmanError(event.message, hint=hint, code=event.code)
+
+    def _broke_protocol(self, reason: str) -> EngineDiedError:
+        error = _violation(self._name, reason)
+        self._condemn(error)
+        return error
+
+    async def _lost(self, error: httpx.HTTPError) -> FtmanError:
+        """Why a connection broke: the death of the process, else a fault of the protocol."""
+        cause = await self._cause()
+        if cause is not None:
+            return cause
+        if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError):
+            return self._broke_protocol(str(error) or type(error).__name__)
+        return EngineDiedError(
+            f"the connection to the engine of {self._name} broke: {error or type(error).__name__}",
+            hint="Send the request again.",
+            code="engine_connection",
+        )
+
+
+def _parse_event(line: bytes) -> Event:
+    """decode_event with a short way for the one event that comes per token."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not a JSON object: {error}") from None
+    if type(value) is dict and value.get("type") == "token" and not value.get("logprobs"):
+        ids = value.get("token_ids")
+        if type(ids) is list and all(type(item) is int for item in ids):
+            return TokenEvent(tuple(ids))
+    return decode_event(line)
+
+
+def _violation(name: str, reason: str) -> EngineDiedError:
+    return EngineDiedError(
+        f"the engine of {name} broke its protocol: {reason}",
+        hint="The engine is replaced; send the request again.",
+        code="engine_protocol",
+    )

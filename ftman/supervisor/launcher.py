@@ -1,0 +1,37 @@
+"""How an engine process is called: the argv. Tests put their own launcher here.
+
+Nothing is started in this file; child.py does that.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from ftman.config import EngineSettings
+from ftman.supervisor.policy_events import EngineSpec
+
+
+class Launcher(Protocol):
+    """Builds the command of one engine process."""
+
+    def command(self, spec: EngineSpec, address: str, token_file: Path) -> list[str]:
+        """The argv that makes an engine for `spec` listen at `address`."""
+
+
+class EngineLauncher:
+    """The real engine: `python -m ftengine serve` with this interpreter."""
+
+    def __init__(self, settings: EngineSettings):
+        self._settings = settings
+
+    def command(self, spec: EngineSpec, address: str, token_file: Path) -> list[str]:
+        argv = [sys.executable, "-m", "ftengine", "serve"]
+        argv += ["--ftw", str(spec.ftw_path), "--address", address]
+        argv += ["--context", str(spec.context_tokens), "--parallel", str(spec.num_parallel)]
+        argv += ["--device", spec.device, "--compute", spec.compute]
+        argv += ["--threads", str(spec.threads), "--token-file", str(token_file)]
+        if self._settings.cpu_target:
+            argv += ["--cpu-target", self._settings.cpu_target]
+        return argv

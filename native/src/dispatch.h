@@ -1,0 +1,43 @@
+// Which targets this build and this CPU have, which one is used, and the lock around the API.
+#ifndef FT_DISPATCH_H_
+#define FT_DISPATCH_H_
+
+#include <mutex>
+
+#include "ft/abi.h"
+#include "kernel_table.h"
+
+namespace ft {
+
+const KernelTable& kernels();
+bool choose_target(const char* name);  // false: not usable here
+void choose_best_target();
+void list_targets(char* out, int64_t bytes);       // usable ones, best first, by commas
+void list_cpu_features(char* out, int64_t bytes);  // by commas
+
+// How far ahead weights are prefetched by software on this CPU; 0: the hardware does better alone.
+int32_t prefetch_bytes();
+
+std::mutex& api_mutex();
+
+// Our index of a wire format, or -1.
+int format_index(uint32_t wire);
+// Elements of a row that are moved as a whole, and their bytes for 32 rows.
+int64_t group_elements(int format);
+int64_t group_panel_bytes(int format);
+inline int64_t panel_bytes(int format, int64_t cols) {
+  return cols / group_elements(format) * group_panel_bytes(format);
+}
+inline bool is_packed(int format) { return format == kQ4_0 || format == kQ4_1; }
+// Floats of one activation row: as it is, or permuted with chunk sums; strides avoid cache aliasing.
+inline int64_t packed_row_floats(int64_t cols) {
+  return round_up(cols + cols / kChunk, 16) + 16;
+}
+inline bool aligned64(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 63) == 0; }
+
+// Multiply-adds below which waking the other workers costs more than it saves (about 10 us).
+constexpr int64_t kParallelWork = 100000;
+
+}  // namespace ft
+
+#endif  // FT_DISPATCH_H_

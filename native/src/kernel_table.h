@@ -1,0 +1,102 @@
+// What one instruction set offers: plain functions over plain pointers. No std headers: this file is
+// included by the target units.
+#ifndef FT_KERNEL_TABLE_H_
+#define FT_KERNEL_TABLE_H_
+
+#include <stdint.h>
+
+namespace ft {
+
+enum Format : int32_t { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kNumFormats };
+
+constexpr int kPanelRows = 32;
+constexpr int kPairRows = 16;
+constexpr int kChunk = 32;         // elements of a row that are summed before the scale is applied
+constexpr int kPageTokens = 16;    // tokens of a KV page
+constexpr int kSplitKeys = 256;    // keys of one attention partial, cut at absolute multiples
+constexpr int kMaxBlockTokens = 64;
+
+// One panel against some tokens. x[t] are rows in the format's own element order (see pack_row);
+// sums is the offset, in floats, of the chunk sums behind them (formats with pack_row only).
+struct PanelRun {
+  const uint8_t* panel;
+  int64_t cols;
+  const float* const* x;
+  int64_t sums;
+  int32_t tokens;         // at most kMaxBlockTokens
+  int32_t prefetch_bytes;  // how far ahead the first tile prefetches, 0: not at all
+  float* y;               // [tokens][32]
+};
+
+struct GluSpec {
+  int32_t activation;
+  float alpha;
+  float limit;
+};
+
+// Rows (query, head) of one KV head against one split of keys.
+struct AttendRun {
+  const float* const* q;    // [rows] head_dim floats each
+  const int32_t* position;  // [rows] absolute position of the query
+  int32_t rows;
+  int32_t head_dim;
+  int32_t padded_dim;       // head_dim up to a multiple of 16
+  int32_t pool_is_bf16;
+  const void* k_pool;
+  const void* v_pool;
+  const int32_t* pages;     // page ids of the sequence
+  int64_t page_stride;      // elements from page to page
+  int64_t head_offset;      // elements from page start to this KV head
+  int32_t first_key;        // absolute, multiple of kSplitKeys
+  int32_t end_key;          // absolute, exclusive; at most first_key + kSplitKeys
+  int32_t window;           // 0: none
+  float scale;
+  float* scratch;           // attend_scratch_floats(rows, padded_dim)
+  float* max;               // [rows]
+  float* sum;               // [rows]
+  float* acc;               // [rows][padded_dim]
+};
+
+struct KernelTable {
+  const char* target;
+  void (*panel[kNumFormats])(const PanelRun* run);
+  // Permutes and prescales a row for panel[format], chunk sums behind it; null where x is used as is.
+  void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
+  // y[32] (+ bias) to out, `rows` of them.
+  void (*store)(const float* y, const float* bias, float* out, int32_t rows, bool accumulate);
+  // y = 16 gates, 16 ups -> h[16].
+  void (*glu)(const float* y, const GluSpec* spec, float* h);
+  // out[i] (+)= sum_s weights[s] * parts[s * stride + i] for i < n, s ascending.
+  void (*weighted_sum)(const float* parts, int64_t stride, const float* weights, int64_t count,
+                       float* out, int32_t n, bool accumulate);
+  // Scale of an RMS norm: 1 / sqrt(mean(x^2) + eps).
+  float (*rms_scale)(const float* x, int64_t n, float eps);
+  void (*norm_row)(const float* x, const float* weight, float* out, int64_t n, float eps,
+                   bool add_one);
+  void (*add_row)(const float* x, float* residual, int64_t n);
+  // Rotates the first 2 * half values: (x[i], x[i + half]) or (x[2i], x[2i + 1]).
+  void (*rope)(float* x, const float* cos, const float* sin, int64_t half, bool interleaved);
+  void (*to_bf16)(const float* x, uint16_t* out, int64_t n);
+  void (*attend)(const AttendRun* run);
+  // Folds a later partial into a running one: max, sum, acc as in AttendRun.
+  void (*attend_merge)(float* max, float* sum, float* acc, const float* max2, const float* sum2,
+                       const float* acc2, int32_t rows, int32_t padded_dim);
+  // out = acc / (sum + exp(sink - max)) for one row; sink may be null.
+  void (*attend_finish)(const float* max, const float* sum, const float* acc, const float* sink,
+                        float* out, int32_t head_dim);
+};
+
+// kt and vt of one page, the scores of one split.
+static inline int64_t attend_scratch_floats(int64_t rows, int64_t padded_dim) {
+  return 2 * kPageTokens * padded_dim + rows * kSplitKeys;
+}
+
+static inline int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+extern const KernelTable kScalarTable;
+extern const KernelTable kAvx2Table;
+extern const KernelTable kAvx512Table;
+
+}  // namespace ft
+
+#endif  // FT_KERNEL_TABLE_H_

@@ -1,0 +1,114 @@
+// AVX-512 F, BW, VL, DQ: 16 lanes.
+#include <immintrin.h>
+
+#include "targets/vec_common.h"
+
+namespace ft {
+namespace {
+
+typedef __m512 VF;
+typedef __m512i VI;
+
+constexpr int kLanes = 16;
+constexpr int kTileTokens = 8;
+constexpr int kTileRegs = 2;
+constexpr int kTileRegs1 = 2;
+
+FT_INLINE VF vf_load(const float* p) { return _mm512_loadu_ps(p); }
+FT_INLINE void vf_store(float* p, VF v) { _mm512_storeu_ps(p, v); }
+FT_INLINE VF vf_set1(float x) { return _mm512_set1_ps(x); }
+FT_INLINE VF vf_add(VF a, VF b) { return _mm512_add_ps(a, b); }
+FT_INLINE VF vf_sub(VF a, VF b) { return _mm512_sub_ps(a, b); }
+FT_INLINE VF vf_mul(VF a, VF b) { return _mm512_mul_ps(a, b); }
+FT_INLINE VF vf_div(VF a, VF b) { return _mm512_div_ps(a, b); }
+FT_INLINE VF vf_fma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+// a * *p + c. The broadcast inside the instruction is free, while one into a register takes a vector
+// pipe (Zen 4, one token of q4_1: EMBED_NOTE); compilers share the register, hence the assembly.
+FT_INLINE VF vf_fma_at(VF a, const float* p, VF c) {
+  asm("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(a), "m"(*p));
+  return c;
+}
+FT_INLINE VF vf_max(VF a, VF b) { return _mm512_max_ps(a, b); }
+FT_INLINE VF vf_min(VF a, VF b) { return _mm512_min_ps(a, b); }
+FT_INLINE VF vf_if_less(VF a, VF b, VF x, VF y) {
+  return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+FT_INLINE __m256 fold_high(VF v) { return _mm512_extractf32x8_ps(v, 1); }
+FT_INLINE float vf_sum(VF v) {
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256(v), fold_high(v));
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+FT_INLINE float vf_top(VF v) {
+  __m256 h = _mm256_max_ps(_mm512_castps512_ps256(v), fold_high(v));
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+FT_INLINE VI vi_load(const void* p) { return _mm512_loadu_si512(p); }
+FT_INLINE VI vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+FT_INLINE VI vi_and(VI a, VI b) { return _mm512_and_si512(a, b); }
+FT_INLINE VI vi_add(VI a, VI b) { return _mm512_add_epi32(a, b); }
+template <int n>
+FT_INLINE VI vi_shl(VI a) {
+  return _mm512_slli_epi32(a, n);
+}
+template <int n>
+FT_INLINE VI vi_shr(VI a) {
+  return _mm512_srli_epi32(a, n);
+}
+FT_INLINE VF vi_to_f(VI a) { return _mm512_cvtepi32_ps(a); }
+FT_INLINE VF vi_as_f(VI a) { return _mm512_castsi512_ps(a); }
+FT_INLINE VI vf_as_i(VF a) { return _mm512_castps_si512(a); }
+FT_INLINE VI vf_round(VF a) { return _mm512_cvtps_epi32(a); }
+
+// The lowest 4 bits of each lane as a number: a table look-up, which needs no mask.
+FT_INLINE VF vi_low_nibble(VI w) {
+  const VF numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return _mm512_permutexvar_ps(w, numbers);
+}
+
+FT_INLINE VF vf_load_half(const uint16_t* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+}
+FT_INLINE VF vi_low_half(VI w) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(w)); }
+FT_INLINE VF vf_load_bf16(const uint16_t* p) {
+  return vi_as_f(vi_shl<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p))));
+}
+FT_INLINE void vi_store_low16(uint16_t* p, VI v) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(v));
+}
+
+FT_INLINE void transpose16(const float* src, int64_t stride, float* dst) {
+  __m512 a[16], b[16];
+  FT_UNROLL
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(src + i * stride);
+  FT_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  FT_UNROLL
+  for (int i = 0; i < 16; i += 4) {  // a[i + c]: column c of every 4-lane group, rows i..i+3
+    a[i] = _mm512_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm512_shuffle_ps(b[i], b[i + 2], 0xee);
+    a[i + 2] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
+  }
+  FT_UNROLL
+  for (int c = 0; c < 4; ++c) {
+    __m512 even_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);    // groups 0, 2 of rows 0-7
+    __m512 odd_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);     // groups 1, 3
+    __m512 even_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
+    __m512 odd_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
+    _mm512_storeu_ps(dst + c * 16, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
+    _mm512_storeu_ps(dst + (4 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
+    _mm512_storeu_ps(dst + (8 + c) * 16, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
+    _mm512_storeu_ps(dst + (12 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+  }
+}
+
+}  // namespace
+}  // namespace ft

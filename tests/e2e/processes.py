@@ -1,0 +1,77 @@
+"""A manager as a real process, for clients that must not share anything with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE = (sys.executable, "-m", "tests.e2e.fake_manager")
+REAL = (sys.executable, "-m", "ftman", "serve")
+
+
+@dataclass
+class ManagerProcess:
+    """A running manager."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    home: Path
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self.home / "stderr.log").read_text()
+
+    def stop(self, number: int = signal.SIGTERM, wait_s: float = 30) -> int:
+        """End it; returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(wait_s)
+
+
+@contextlib.contextmanager
+def manager_process(
+    home: Path, command: tuple[str, ...] = FAKE, **environment: str
+) -> Iterator[ManagerProcess]:
+    """Start a manager on a free port; ends it at the end, whatever happened."""
+    home.mkdir(parents=True, exist_ok=True)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("FT_", "OLLAMA_", "OPENAI_"))}
+    env |= {"FT_HOME": str(home), "FT_HOST": "127.0.0.1:0", "PYTHONPATH": str(ROOT)}
+    with (home / "stderr.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=env | environment, stdin=subprocess.DEVNULL, stderr=log
+        )
+    try:
+        yield ManagerProcess(process, wait_for(home, process), home)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(25)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_for(home: Path, process: subprocess.Popen[bytes], limit_s: float = 30) -> str:
+    """URL of a manager, once it answers."""
+    record = home / "run" / "manager.json"
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
+            url = "http://" + json.loads(record.read_text())["address"]
+            if httpx.get(f"{url}/api/ft/status", trust_env=False).status_code == 200:
+                return url
+        time.sleep(0.02)
+    raise AssertionError((home / "stderr.log").read_text())

@@ -1,0 +1,173 @@
+"""Dispatch, help, exit codes, error form, and what start-up imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftman import __version__
+from ftman.cli.verbs import VERBS, parser_of
+from tests.ftman.cli.conftest import Cli
+from tests.ftman.cli.gateway import Gateway, Reply
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = ("httpx", "pydantic", "fastapi", "starlette", "uvicorn", "torch", "numpy", "tokenizers")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["version"], ["-v"], ["help", "run"], ["run", "-h"]])
+def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys\nfrom ftman.cli.main import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        "print(*sorted(sys.modules), sep=',')"
+    )
+    text = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    loaded = set(text.splitlines()[-1].split(","))
+    assert not loaded & set(HEAVY)
+
+
+def test_help_is_quick() -> None:
+    spent = []
+    for _ in range(5):
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "ftman", "--help"], cwd=ROOT, check=True,
+                       stdout=subprocess.DEVNULL)  # fmt: skip
+        after = os.times()
+        spent.append(sum(after[2:4]) - sum(before[2:4]))
+    assert min(spent) < 0.15
+
+
+def test_help_lists_every_verb_and_setting(ft: Cli) -> None:
+    done = ft("--help")
+    assert done.code == 0
+    assert all(verb.name in done.out for verb in VERBS)
+    assert "FT_HOST" in done.out
+    assert ft().out == done.out
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_every_verb_has_help_json_quiet_and_a_module(verb, ft: Cli) -> None:
+    import importlib
+
+    text = ft("help", verb.name).out
+    assert "--json" in text
+    assert "--quiet" in text
+    assert callable(importlib.import_module(verb.path).run)
+    assert parser_of(verb, __import__("argparse").ArgumentParser)
+
+
+def test_version(ft: Cli) -> None:
+    assert ft("version").out == f"ft version is {__version__}\n"
+    assert json.loads(ft("version", "--json").out) == {"version": __version__}
+
+
+def test_unknown_verbs_are_usage_errors_with_a_suggestion(ft: Cli) -> None:
+    done = ft("lst")
+    assert done.code == 2
+    assert done.err == 'error: unknown command "lst" for "ft"\n  Did you mean: ft list, ft ls?\n'
+    assert ft("x\x1b[2J").err.isprintable() is False  # newlines only
+    assert "\x1b" not in ft("x\x1b[2J").err
+
+
+def test_known_but_unbuilt_verbs_say_so(ft: Cli) -> None:
+    done = ft("push", "m")
+    assert done.code == 1
+    assert "ft push is not built yet" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["pull"], ["run"], ["list", "--nope"], ["cp", "a"], ["autostart", "maybe"], ["rm"]],
+)
+def test_wrong_arguments_are_usage_errors(ft: Cli, words: list[str]) -> None:
+    done = ft(*words)
+    assert done.code == 2
+    assert done.err.startswith("error: ")
+    assert f"See: ft {words[0]} --help" in done.err
+
+
+def test_bad_settings_name_the_key(ft: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FT_MAX_QUEUE", "many")
+    done = ft("list")
+    assert done.code == 2
+    assert "max_queue = 'many'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (400, "", 2),
+        (404, "", 5),
+        (409, "", 1),
+        (500, "", 1),
+        (502, "network", 4),
+        (502, "integrity", 1),
+        (503, "", 1),
+        (507, "cannot_fit", 3),
+        (400, "unsupported", 1),
+    ],
+)
+def test_statuses_become_exit_codes(
+    ft: Cli, gateway: Gateway, status: int, code: str, exit_code: int
+) -> None:
+    told = {"error": "it went wrong", "code": code, "hint": "do this"}
+    gateway.on("GET", "/api/tags", Reply(told, status))
+    done = ft("list")
+    assert done.code == exit_code
+    assert done.out == ""
+    assert done.err == "error: it went wrong\n  do this\n"
+
+
+def test_json_errors_are_objects_on_stdout(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("GET", "/api/tags", Reply({"error": "full", "code": "cannot_fit"}, 507))
+    done = ft("list", "--json")
+    assert json.loads(done.out) == {"error": "full", "code": "cannot_fit", "hint": ""}
+    assert done.code == 3
+
+
+def test_answers_that_are_no_json_are_told(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("GET", "/api/tags", Reply(b"<html>", 200))
+    assert "not a JSON object: '<html>'" in ft("list").err
+    gateway.on("GET", "/api/tags", Reply(b"<html>", 500))
+    assert "the manager answered 500: <html>" in ft("list").err
+
+
+def test_tracebacks_only_with_debug(
+    ft: Cli, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.on("GET", "/api/tags", {"models": [{}]})
+    done = ft("list")
+    assert done.code == 1
+    assert "ft itself failed" in done.err
+    assert "Traceback" not in done.err
+    monkeypatch.setenv("FT_DEBUG", "1")
+    assert "Traceback" in ft("list").err
+
+
+HOSTILE = ["../x", "-rf", "x\x1b[2Jy", "a" * 4096, "x\u202ey", "$(id)", "x\ny", "CON.", "x\0y"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("verb", ["show", "pull", "rm", "stop", "run", "create"])
+def test_hostile_names_never_reach_the_terminal_raw(
+    ft: Cli, gateway: Gateway, name: str, verb: str, tmp_path: Path
+) -> None:
+    refusal = Reply({"error": f"invalid model name {name}"}, 400)
+    for method, path in (
+        ("POST", "/api/show"),
+        ("POST", "/api/pull"),
+        ("POST", "/api/generate"),
+        ("DELETE", "/api/delete"),
+    ):
+        gateway.on(method, path, refusal)
+    done = ft(verb, "--", name)
+    assert done.code == 2
+    bare = (done.out + done.err).replace("\n", "")
+    assert bare.isprintable(), bare

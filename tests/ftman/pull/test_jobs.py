@@ -1,0 +1,297 @@
+"""Who sees a pull, how long it lives, what is remembered of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftman.catalog.model import ModelChanges
+from ftman.clock import SYSTEM
+from ftman.errors import ConflictError, FtmanError, NotFoundError, UsageError
+from ftman.names import parse_name
+from ftman.pull.job_store import SCHEMA_VERSION, JobStore, JobView
+from ftman.pull.jobs import PARTIAL_AGE_S, JobManager
+from ftman.pull.progress import Bar, Progress, RateMeter
+from tests.fakes.hub import BadHub
+from tests.ftman.pull.conftest import Station, gguf_bytes, options
+
+DATA = gguf_bytes(400_001)
+SLOW = "slow:500000"
+
+
+async def drain(manager: JobManager, name: str) -> list[Progress]:
+    return [progress async for progress in manager.pull(name, insecure=True)]
+
+
+async def until_bytes(hub: BadHub, manager: JobManager, count: int) -> None:
+    while not any(view.completed >= count for view in manager.jobs()):
+        await asyncio.sleep(0.005)
+
+
+def test_two_clients_share_one_job_and_its_bytes(station: Station, hub: BadHub) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def both() -> None:
+        manager = station.manager()
+        first = asyncio.ensure_future(drain(manager, url))
+        await until_bytes(hub, manager, 50_000)
+        assert len([view for view in manager.jobs() if view.state == "running"]) == 1
+        late = await drain(manager, url)
+        assert late[0].status == "pulling manifest"
+        assert late[-1] == (await first)[-1] == Progress("success", phase="done")
+        await manager.close()
+
+    asyncio.run(both())
+    assert hub.bytes_sent("/x/tiny.gguf") <= len(DATA) + 100
+
+
+def test_the_same_model_under_two_spellings_is_one_job(station: Station) -> None:
+    async def keys() -> None:
+        manager = station.manager(options(error={"code": "x", "message": "no"}))
+        found = await asyncio.gather(
+            drain(manager, "nosuch"), drain(manager, "NoSuch:latest"), return_exceptions=True
+        )
+        assert found[0] is found[1]
+        await manager.close()
+
+    asyncio.run(keys())
+
+
+def test_one_of_two_viewers_may_leave(station: Station, hub: BadHub) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def leave() -> None:
+        manager = station.manager()
+        stays = asyncio.ensure_future(drain(manager, url))
+        await until_bytes(hub, manager, 10_000)
+        goes = manager.pull(url, insecure=True)
+        await goes.__anext__()
+        await goes.aclose()
+        assert (await stays)[-1].status == "success"
+        await manager.close()
+
+    asyncio.run(leave())
+
+
+def test_the_last_viewer_leaving_cancels_and_keeps_the_partial(
+    station: Station, hub: BadHub
+) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def leave() -> int:
+        manager = station.manager()
+        stream = manager.pull(url, insecure=True)
+        async for progress in stream:
+            if progress.completed > 100_000:
+                break
+        await stream.aclose()
+        while any(view.state == "running" for view in manager.jobs()):
+            await asyncio.sleep(0.01)
+        assert manager.jobs()[0].state == "cancelled"
+        await manager.close()
+        return hub.bytes_sent("/x/tiny.gguf")
+
+    before = asyncio.run(leave())
+    assert 100_000 < before < len(DATA)
+    assert len(station.leftovers()) == 1
+    hub.script("/x/tiny.gguf", "ok")
+    station.pull(url, insecure=True)
+    assert station.weights("tiny") == DATA
+    # What was still in the sockets at the cancel is all that may come twice.
+    assert hub.bytes_sent("/x/tiny.gguf") <= len(DATA) + 4 * 20_000
+
+
+def test_coming_back_in_time_keeps_the_job(station: Station, hub: BadHub) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def back() -> None:
+        manager = station.manager(replace(options(), leave_s=0.2))
+        stream = manager.pull(url, insecure=True)
+        await stream.__anext__()
+        await stream.aclose()
+        assert (await drain(manager, url))[-1].status == "success"
+        await manager.close()
+
+    asyncio.run(back())
+
+
+def test_cancel_ends_the_job_for_everyone(station: Station, hub: BadHub) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def cancel() -> None:
+        manager = station.manager()
+        viewer = asyncio.ensure_future(drain(manager, url))
+        await until_bytes(hub, manager, 10_000)
+        await manager.cancel(manager.jobs()[0].id)
+        with pytest.raises(FtmanError, match="cancelled; what was fetched is kept"):
+            await viewer
+        with pytest.raises(NotFoundError, match="no running job"):
+            await manager.cancel("nope")
+        await manager.close()
+
+    asyncio.run(cancel())
+
+
+def test_closing_the_manager_ends_jobs_and_children(station: Station, hub: BadHub) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def close() -> None:
+        manager = station.manager()
+        viewer = asyncio.ensure_future(drain(manager, url))
+        await until_bytes(hub, manager, 10_000)
+        await manager.close()
+        with pytest.raises(FtmanError, match="cancelled"):
+            await viewer
+
+    asyncio.run(close())
+    assert not _children()
+
+
+def _children() -> list[str]:
+    tasks = Path(f"/proc/{os.getpid()}/task")
+    if not tasks.is_dir():
+        pytest.skip("no /proc here")
+    return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+
+
+def test_a_running_job_claims_what_it_installs(station: Station, tmp_path: Path) -> None:
+    path = tmp_path / "sha256-abc"
+    path.write_bytes(DATA)
+
+    async def create() -> None:
+        manager = station.manager()
+        stream = manager.install_files(parse_name("mine"), {"m.gguf": path}, ModelChanges())
+        await stream.__anext__()
+        assert manager.uses("abc")
+        assert manager.uses("sha256:abc")
+        assert not manager.uses("other")
+        with pytest.raises(ConflictError, match="being created already"):
+            async for _ in manager.install_files(
+                parse_name("mine"), {"m.gguf": path}, ModelChanges()
+            ):
+                pass
+        async for _ in stream:
+            pass
+        assert not manager.uses("abc")
+        await manager.close()
+
+    asyncio.run(create())
+
+
+def test_create_from_files_applies_the_given_texts(station: Station, tmp_path: Path) -> None:
+    path = tmp_path / "blob"
+    path.write_bytes(DATA)
+    changes = ModelChanges(system="be brief", template="{{ .Prompt }}", parameters={"top_k": 3})
+
+    async def create(named: dict[str, Path]) -> None:
+        manager = station.manager()
+        try:
+            async for _ in manager.install_files(parse_name("mine"), named, changes):
+                pass
+        finally:
+            await manager.close()
+
+    asyncio.run(create({"m.gguf": path}))
+    model = station.catalog.find("mine")
+    assert (model.system, model.template, model.parameters) == (
+        "be brief",
+        "{{ .Prompt }}",
+        {"top_k": 3},
+    )
+    assert path.exists()
+    with pytest.raises(UsageError, match="not in GGUF format"):
+        asyncio.run(create({"readme.txt": tmp_path / "blob2"} if _write(tmp_path) else {}))
+    with pytest.raises(UsageError, match="no files provided"):
+        asyncio.run(create({}))
+
+
+def _write(folder: Path) -> bool:
+    (folder / "blob2").write_bytes(b"hello")
+    return True
+
+
+def test_jobs_are_remembered_and_cut_off_ones_are_told(station: Station) -> None:
+    folder = station.config.paths.state
+    store = JobStore(folder)
+    store.save(JobView("1", "a", "running", started_wall_s=1, updated_wall_s=1))
+    store.save(JobView("2", "b", "done", started_wall_s=2, updated_wall_s=2))
+    store.close()
+    manager = station.manager()
+    assert [(v.name, v.state) for v in manager.jobs()] == [("b", "done"), ("a", "interrupted")]
+    asyncio.run(manager.close())
+
+
+def test_a_damaged_state_database_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"not a database at all, but long enough to look" * 50)
+    store = JobStore(tmp_path)
+    store.save(JobView("1", "a", "done"))
+    assert store.rows()[0].name == "a"
+    store.close()
+    assert (tmp_path / "state.db.damaged").exists()
+
+
+def test_a_newer_state_database_is_refused(tmp_path: Path) -> None:
+    JobStore(tmp_path).close()
+    database = sqlite3.connect(tmp_path / "state.db")
+    with database:
+        database.execute("UPDATE parts SET version = ?", (SCHEMA_VERSION + 1,))
+    database.close()
+    with pytest.raises(ConflictError, match="newer ft"):
+        JobStore(tmp_path)
+
+
+def test_old_partials_are_swept_and_young_ones_kept(station: Station) -> None:
+    partial = station.config.paths.partial
+    for name, age in (("young", 100.0), ("old", PARTIAL_AGE_S + 100)):
+        (partial / name).mkdir(parents=True)
+        (partial / name / "f").write_bytes(b"x")
+        when = SYSTEM.wall() - age
+        os.utime(partial / name / "f", (when, when))
+        os.utime(partial / name, (when, when))
+    asyncio.run(station.manager().close())
+    assert station.leftovers() == ["young"]
+
+
+class HandClock:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wall(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_rate_forgets_what_is_long_past() -> None:
+    clock = HandClock()
+    meter = RateMeter(clock)
+    for _ in range(10):
+        clock.now += 1
+        meter.add(1000)
+    assert meter.rate() == pytest.approx(1000, rel=0.01)
+    for _ in range(10):
+        clock.now += 1
+        meter.add(100)
+    assert meter.rate() == pytest.approx(100, rel=0.01)
+
+
+def test_a_bar_emits_rarely_and_always_its_end() -> None:
+    clock, seen = HandClock(), []
+    bar = Bar(seen.append, clock, Progress("pulling x", total=1000))
+    for _ in range(100):
+        clock.now += 0.001
+        bar.add(10)
+    assert len(seen) <= 4
+    assert seen[-1].completed == seen[-1].total == 1000
+    assert Progress("x", total=100, completed=50, rate_bytes_per_s=10).eta_s == 5

@@ -1,0 +1,88 @@
+"""Once per machine, by a child; a failure costs a log line, never a load."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftman.calibration import Calibration, Step
+from ftman.config import EngineSettings, Paths
+from ftman.errors import FtmanError
+
+GOOD = """
+import json, sys
+open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
+print(json.dumps({{"progress": {{"phase": "memory", "completed": 0, "total": 2}}}}))
+print("noise")
+print(json.dumps({{"profile": {{"read_bytes_per_s": 5.0}}}}))
+"""
+
+
+def calibration(tmp_path: Path, program: str, **settings: object) -> Calibration:
+    """A Calibration whose child is a small script."""
+    script = tmp_path / "child.py"
+    script.write_text(program.format(log=str(tmp_path / "runs")))
+    engine = EngineSettings(**settings)  # type: ignore[arg-type]
+    return Calibration(Paths(tmp_path, tmp_path), engine, (sys.executable, str(script)))
+
+
+def runs(tmp_path: Path) -> list[str]:
+    log = tmp_path / "runs"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_measures_once_however_many_ask(tmp_path: Path) -> None:
+    found = calibration(tmp_path, GOOD)
+    steps: list[Step] = []
+
+    async def ask() -> None:
+        await asyncio.gather(*(found.ensure(None, steps.append) for _ in range(3)))
+
+    asyncio.run(ask())
+    assert len(runs(tmp_path)) == 1
+    assert found.cached() == {"read_bytes_per_s": 5.0}
+    assert [step.phase for step in steps] == ["memory", "done"]
+
+
+def test_other_settings_are_another_machine(tmp_path: Path) -> None:
+    asyncio.run(calibration(tmp_path, GOOD).ensure(None))
+    other = calibration(tmp_path, GOOD, threads=1, cpu_target="scalar")
+    assert other.cached() is None
+    asyncio.run(other.ensure(tmp_path / "model"))
+    assert runs(tmp_path)[-1] == f"--threads 1 --cpu-target scalar --ftw {tmp_path / 'model'}"
+    assert calibration(tmp_path, GOOD).cached() is not None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys; sys.exit(3)",
+        'print(\'{{"error": {{"code": "x", "message": "no kernels", "hint": ""}}}}\')',
+    ],
+)
+def test_failure_is_logged_on_the_way_to_a_load_and_raised_when_asked_for(
+    tmp_path: Path, program: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = calibration(tmp_path, program)
+    asyncio.run(broken.ensure(None))
+    assert "calibration failed" in caplog.text
+    assert broken.cached() is None
+
+    async def ask() -> None:
+        async for _ in broken.run():
+            pass
+
+    with pytest.raises(FtmanError):
+        asyncio.run(ask())
+
+
+def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
+    found = calibration(tmp_path, GOOD)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "calibration.json").write_text("{not json")
+    assert found.cached() is None
+    asyncio.run(found.ensure(None))
+    assert found.cached() is not None
