@@ -1,8 +1,9 @@
-"""Settings of one engine process: frozen, checked, read from the command line only here."""
+"""Settings of one engine process: frozen, checked; the command line is read only here."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,11 @@ class EngineConfig:
         _check(1 <= self.num_parallel <= 1024, "--parallel", self.num_parallel, "1 to 1024")
         _check(1 <= self.step_tokens <= 8192, "--step-tokens", self.step_tokens, "1 to 8192")
         _check(self.max_waiting >= 1, "--max-waiting", self.max_waiting, "1 or more")
+
+
+def fault_plan() -> str:
+    """The fault points that a test armed for this process (FT_FAULTS), or an empty text."""
+    return os.environ.get("FT_FAULTS", "")
 
 
 def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, ServerConfig]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ftengine.config import fault_plan
 from ftengine.convert.convert import FULL_ERRNOS, SPARE_BYTES, disk_full, run_job
 from ftengine.convert.local import convert_folder
 from ftengine.convert.plan import plan_job
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     local.add_argument("--derive", type=_derive, help="upcycle:EXPERTS:TOP_K[:SEED[:SCALE]]")
     options = parser.parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(message)s")
-    faults.arm(os.environ.get("FT_FAULTS", ""))
+    faults.arm(fault_plan())
     if options.command == "families":
         return _emit({"families": [family.name for family in FAMILIES]})
     if options.command == "local":

@@ -53,7 +53,7 @@ class _Info(ctypes.Structure):
 
 @dataclass(frozen=True)
 class NativeInfo:
-    """What the loaded library uses: target is the chosen instruction set, targets the usable ones."""
+    """What the library uses: target is the chosen instruction set, targets the usable ones."""
 
     target: str
     targets: tuple[str, ...]
@@ -107,7 +107,7 @@ def read_info(library: ctypes.CDLL) -> NativeInfo:
         target=info.target.decode(),
         targets=tuple(info.targets.decode().split(",")),
         threads=int(info.threads),
-        features=tuple(info.features.decode().split(",")),
+        features=tuple(filter(None, info.features.decode().split(","))),
     )
 
 

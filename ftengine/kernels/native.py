@@ -1,8 +1,8 @@
 """NativeKernels: the C++ kernels behind typed methods on torch tensors.
 
 Every method checks dtype and shape, fills one struct and calls; results go to `out` where given.
-Shapes are those of kernels/reference/, which is the truth these kernels are tested against. Not safe
-for two threads at once on one object: expert_ffn keeps its scratch tensor.
+Shapes are those of kernels/reference/, the truth these kernels are tested against. Not for two
+threads at once on one object: expert_ffn keeps its scratch tensor.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class NativeKernels:
         int64 [num_experts], addresses that replace the bank's own rows.
         Raises: EngineError("native_call") for an expert id out of range.
         """
-        tokens, slots = expert_ids.shape
+        tokens = expert_ids.shape[0]
         if out is None:
             out = torch.zeros_like(x) if accumulate else torch.empty_like(x)
         if x.shape != (tokens, bank.hidden) or out.shape != x.shape:
@@ -271,7 +271,7 @@ class NativeKernels:
         eps: float = 1e-6,
         interleaved: bool = False,
     ) -> None:
-        """Normalise (optional) and rotate q and k of qkv; q stays in place, k and v go to the pools.
+        """Normalise (optional) and rotate q and k of qkv; q stays, k and v go to the pools.
 
         Shape: qkv [n, heads.qkv_cols]; cos, sin [max_positions, rotary_dim / 2]; positions int32
         [n]; slots int64 [n], page * 16 + place, -1 stores nothing; keys, values [num_pages,
@@ -329,7 +329,7 @@ class NativeKernels:
         sinks: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Causal attention over paged keys. Query i of a sequence stands at context_len - count + i.
+        """Causal attention over paged keys; query i stands at context_len - count + i.
 
         Shape: qkv [n, heads.qkv_cols], q is its first part; query_start int32 [s + 1]; context_len
         int32 [s], new tokens included; page_table int32 [s, max_pages]; sinks [heads];
@@ -384,8 +384,11 @@ class NativeKernels:
         ids: torch.Tensor,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Rows of a matrix in its checkpoint format. Shape: table uint8 [rows, row_bytes]; ids int64
-        [n]; out [n, cols]. Raises: EngineError("native_call") for an id out of range."""
+        """Rows of a matrix in its checkpoint format.
+
+        Shape: table uint8 [rows, row_bytes]; ids int64 [n]; out [n, cols].
+        Raises: EngineError("native_call") for an id out of range.
+        """
         quant = format_named(fmt)
         count = ids.shape[0]
         if out is None:

@@ -11,7 +11,8 @@ _QUIET_NAN_BIT = np.uint32(1 << 22)
 
 def _decode(blocks: Bytes) -> Floats:
     upper = np.ascontiguousarray(blocks).view("<u2").astype(np.uint32)
-    return (upper << np.uint32(16)).view(np.float32)
+    values: Floats = (upper << np.uint32(16)).view(np.float32)
+    return values
 
 
 def _encode(values: Floats) -> Bytes:
@@ -20,7 +21,8 @@ def _encode(values: Floats) -> Bytes:
     is_nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     rounded = np.where(is_nan, bits | _QUIET_NAN_BIT, bits + np.uint32(0x7FFF) + odd)
-    return (rounded >> np.uint32(16)).astype("<u2").view(np.uint8)
+    encoded: Bytes = (rounded >> np.uint32(16)).astype("<u2").view(np.uint8)
+    return encoded
 
 
 FORMAT = QuantFormat("bf16", 1, 2, 30, _decode, _encode)

@@ -23,7 +23,8 @@ from ftengine.quant.base import (
 
 def _decode(blocks: Bytes) -> Floats:
     quants = nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)
-    return quants * half_field(blocks, 0)
+    values: Floats = quants * half_field(blocks, 0)
+    return values
 
 
 def _encode(values: Floats) -> Bytes:

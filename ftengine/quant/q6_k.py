@@ -19,12 +19,13 @@ _TWO_BIT_SHIFTS = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
 
 def _decode(blocks: Bytes) -> Floats:
     low = blocks[:, 0:128].reshape(-1, 2, 1, 64)
-    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 256)
+    four: Bytes = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 256)
     high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> _TWO_BIT_SHIFTS) & np.uint8(3)
-    quants = (low | (high.reshape(-1, 256) << np.uint8(4))).astype(np.float32) - np.float32(32)
+    quants = (four | (high.reshape(-1, 256) << np.uint8(4))).astype(np.float32) - np.float32(32)
     scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
     factor = half_field(blocks, 208) * scales
-    return (quants.reshape(-1, 16, 16) * factor[:, :, None]).reshape(-1, 256)
+    values: Floats = (quants.reshape(-1, 16, 16) * factor[:, :, None]).reshape(-1, 256)
+    return values
 
 
 FORMAT = QuantFormat("q6_k", 256, 210, 14, _decode)

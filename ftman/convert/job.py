@@ -39,6 +39,7 @@ COMMAND = (sys.executable, "-m", "ftengine.convert")
 LINE_LIMIT_BYTES = 16 << 20
 STOP_AFTER_S = 5.0
 _TAIL_LINES = 30
+_TAIL_LINE_BYTES = 2000
 T = TypeVar("T")
 
 
@@ -158,11 +159,20 @@ class ConvertChild:
     async def _read_errors(self) -> None:
         stderr = self._process.stderr
         assert stderr is not None
+        rest = b""
         while chunk := await stderr.read(1 << 16):
-            for line in chunk.decode(errors="replace").splitlines():
-                if line.strip():
-                    log.debug("converter: %s", line)
-                    self._tail.append(line.strip())
+            # A child's line may come in pieces; one that never ends is cut.
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._note([*lines, rest[:_TAIL_LINE_BYTES]] if len(rest) > 1 << 16 else lines)
+            rest = b"" if len(rest) > 1 << 16 else rest
+        self._note([rest])
+
+    def _note(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            text = printable_line(line)
+            if text:
+                log.debug("converter: %s", text)
+                self._tail.append(text)
 
     async def _died(self) -> FtmanError:
         with contextlib.suppress(asyncio.TimeoutError):
@@ -207,6 +217,12 @@ class ConvertChild:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+def printable_line(line: bytes) -> str:
+    """A line of a child's log, bounded, without control characters."""
+    text = line[:_TAIL_LINE_BYTES].decode(errors="replace").strip()
+    return "".join(ch for ch in text if ch.isprintable())
 
 
 def child_environment() -> dict[str, str]:

@@ -7,7 +7,6 @@ import contextlib
 import importlib.util
 import re
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ftman.pull.wheel import check_member_name
 
 WATCH_EVERY_S = 0.25
 REQUIREMENTS = "requirements.txt"
+_TAIL_BYTES = 1 << 16
 PIP = (sys.executable, "-m", "pip")
 _SOURCE = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)/(.+)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -127,9 +127,10 @@ async def _run_pip(
 async def _last_lines(process: asyncio.subprocess.Process) -> str:
     stderr = process.stderr
     assert stderr is not None
-    lines: deque[str] = deque(maxlen=50)
+    tail = b""
     while chunk := await stderr.read(1 << 16):
-        lines.extend(line.strip() for line in chunk.decode(errors="replace").splitlines())
+        tail = (tail + chunk)[-_TAIL_BYTES:]
+    lines = [line.strip() for line in tail.decode(errors="replace").splitlines()]
     errors = [line for line in lines if line.startswith("ERROR")]
     chosen = errors[-1] if errors else next((line for line in reversed(lines) if line), "")
     return printable(chosen.removeprefix("ERROR:").strip()[:400])

@@ -90,6 +90,10 @@ class Policy:
         self._expire_idle()
         return self._effects
 
+    def needs_memory(self, event: PolicyEvent) -> bool:
+        """Whether `handle(event)` may look at memory; asking the system costs 0.2 ms."""
+        return self.has_queue() or (isinstance(event, Arrived) and self._serving(event) is None)
+
     def engines(self) -> list[Engine]:
         """Engines that have a process, in the order of their start."""
         return sorted(self._engines.values(), key=lambda engine: engine.engine_id)

@@ -28,6 +28,7 @@ LOGS_KEPT = 3
 _SOCKET = "engine.sock"
 _FOLDER = re.compile(r"e-[0-9a-f]{8}")
 _TAIL_BYTES = 4096
+_EVERYDAY = re.compile(r" (INFO|DEBUG) ")
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,10 @@ class EngineLog:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def tail(self, num_lines: int = 3) -> str:
-        """The last lines this engine wrote, joined by " | "; "" when there are none."""
+        """The last lines this engine wrote, joined by " | "; "" when there are none.
+
+        Lines of everyday logging say nothing about a death and are left out.
+        """
         try:
             with files.open_read(self.path) as log:
                 size = os.fstat(log.fileno()).st_size
@@ -209,6 +213,7 @@ class EngineLog:
         except OSError:
             return ""
         lines = [line.strip() for line in text.splitlines() if line.strip()]
+        lines = [line for line in lines if not _EVERYDAY.search(line)]
         return " | ".join(_printable(line)[:300] for line in lines[-num_lines:])
 
 

@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 DEFAULT_MAX_LOADED = 3
 QUEUE_TICK_S = 1.0
 SIGN_OF_LIFE_S = 5.0
+NO_MEMORY = Memory(0, 0)
 
 
 class Waiting(NamedTuple):
@@ -232,14 +233,12 @@ class Supervisor:
         request = _Request(asyncio.get_running_loop().create_future())
         self._requests[request_id] = request
         self._feed(Arrived(request_id, spec, keep_alive_s))
-        told: Waiting | None = None
         while not request.granted.done():
             request.news.clear()
             waiting = self._waiting(request_id, spec)
             if on_wait is not None:
                 on_wait(waiting)
-            told = waiting
-            await self._until_news(request, request_id, spec, told)
+            await self._until_news(request, request_id, spec, waiting)
         return request.granted.result()
 
     async def _until_news(
@@ -288,7 +287,8 @@ class Supervisor:
         if isinstance(event, Exited):
             self._processes.pop(event.engine_id, None)
             _trim_memory()
-        for effect in self._policy.handle(event, self._clock.monotonic(), self._memory()):
+        memory = self._memory() if self._policy.needs_memory(event) else NO_MEMORY
+        for effect in self._policy.handle(event, self._clock.monotonic(), memory):
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:

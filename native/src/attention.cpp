@@ -49,7 +49,6 @@ State state_at(const AttentionJob& job, float* base) {
   return State{base, base + rows, base + 2 * rows};
 }
 
-
 void run_split(const AttentionJob& job, const Unit& unit, int32_t split, float* scratch,
                const State& state) {
   const ft_attention_args& a = *job.args;
@@ -100,8 +99,7 @@ void finish_unit(const AttentionJob& job, const Unit& unit, const State& state) 
   const int64_t per_kv = a.heads / a.kv_heads;
   int64_t row = 0;
   for (int32_t i = 0; i < unit.num_queries; ++i) {
-    float* out =
-        a.out + (a.query_start[unit.sequence] + unit.first_query + i) * a.out_stride;
+    float* out = a.out + (a.query_start[unit.sequence] + unit.first_query + i) * a.out_stride;
     for (int64_t h = 0; h < per_kv; ++h, ++row) {
       const int64_t head = unit.kv_head * per_kv + h;
       job.table->attend_finish(state.max + row, state.sum + row, state.acc + row * job.padded_dim,
@@ -183,12 +181,10 @@ int64_t plan_units(AttentionJob& job, int64_t queries_per_block, Unit* units, in
   for (int64_t s = 0; s < a.sequences; ++s) {
     const int32_t queries = a.query_start[s + 1] - a.query_start[s];
     for (int32_t first = 0; first < queries; first += static_cast<int32_t>(queries_per_block)) {
-      const int32_t count =
-          std::min(queries - first, static_cast<int32_t>(queries_per_block));
+      const int32_t count = std::min(queries - first, static_cast<int32_t>(queries_per_block));
       const int32_t oldest = a.context_len[s] - queries + first;
       const int32_t end = oldest + count;
-      const int64_t low =
-          a.window > 0 ? std::max<int64_t>(0, int64_t{oldest} - a.window + 1) : 0;
+      const int64_t low = a.window > 0 ? std::max<int64_t>(0, int64_t{oldest} - a.window + 1) : 0;
       Unit unit{};
       unit.sequence = static_cast<int32_t>(s);
       unit.first_query = first;
@@ -242,8 +238,8 @@ extern "C" ft_status ft_attention(const ft_attention_args* args) {
   const int64_t owner_bytes = round_up(job.num_partials * 4, 64);
   const int64_t scratch_bytes = threads * job.worker_floats * 4;
   const int64_t partial_bytes = job.split_keys ? job.num_partials * job.state_floats * 4 : 0;
-  auto* base = static_cast<uint8_t*>(
-      workspace(unit_bytes + owner_bytes + scratch_bytes + partial_bytes));
+  auto* base =
+      static_cast<uint8_t*>(workspace(unit_bytes + owner_bytes + scratch_bytes + partial_bytes));
   if (!base) return FT_ERR_MEMORY;
   job.units = reinterpret_cast<Unit*>(base);
   job.unit_of_partial = reinterpret_cast<int32_t*>(base + unit_bytes);

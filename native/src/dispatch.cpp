@@ -2,9 +2,7 @@
 
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
+#include "cpu_info.h"
 
 namespace ft {
 namespace {
@@ -18,18 +16,20 @@ bool always() { return true; }
 
 #if defined(FT_HAVE_AVX2)
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+  const CpuInfo& cpu = cpu_info();
+  return cpu.avx2 && cpu.fma && cpu.f16c;
 }
 #endif
 #if defined(FT_HAVE_AVX512)
 bool has_avx512() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  const CpuInfo& cpu = cpu_info();
+  return cpu.avx2 && cpu.fma && cpu.f16c && cpu.avx512f && cpu.avx512bw && cpu.avx512vl &&
+         cpu.avx512dq;
 }
 #endif
 
-const Target kTargets[] = {  // best first
+const Target kTargets[] = {
+    // best first
 #if defined(FT_HAVE_AVX512)
     {&kAvx512Table, has_avx512},
 #endif
@@ -79,43 +79,33 @@ void list_targets(char* out, int64_t bytes) {
 
 void list_cpu_features(char* out, int64_t bytes) {
   out[0] = 0;
-#if defined(__x86_64__)
-#define FT_FEATURE(name) \
-  if (__builtin_cpu_supports(name)) append(out, bytes, name);
-  FT_FEATURE("sse4.2")
-  FT_FEATURE("avx")
-  FT_FEATURE("avx2")
-  FT_FEATURE("fma")
-  FT_FEATURE("f16c")
-  FT_FEATURE("avx512f")
-  FT_FEATURE("avx512bw")
-  FT_FEATURE("avx512vl")
-  FT_FEATURE("avx512dq")
-  FT_FEATURE("avx512vnni")
-  FT_FEATURE("avx512bf16")
-  FT_FEATURE("avx512vbmi")
-#undef FT_FEATURE
-#else
-  append(out, bytes, "generic");
-#endif
+  const CpuInfo& cpu = cpu_info();
+  const struct {
+    bool has;
+    const char* name;
+  } features[] = {
+      {cpu.avx, "avx"},
+      {cpu.avx2, "avx2"},
+      {cpu.fma, "fma"},
+      {cpu.f16c, "f16c"},
+      {cpu.avx512f, "avx512f"},
+      {cpu.avx512bw, "avx512bw"},
+      {cpu.avx512vl, "avx512vl"},
+      {cpu.avx512dq, "avx512dq"},
+      {cpu.avx512vnni, "avx512vnni"},
+      {cpu.avx512bf16, "avx512bf16"},
+      {cpu.avx512vbmi, "avx512vbmi"},
+  };
+  for (const auto& feature : features)
+    if (feature.has) append(out, bytes, feature.name);
 }
 
-// Zen 5 streams panels at 70 GB/s with 8 KiB ahead and at 46-54 GB/s without. Zen 4 is the other way
-// round (q8_0, one token, one thread, of a probe of 27 GB/s: 24.5 without, 15.3 with 8 KiB), so the
-// rest of the CPUs go without until they are measured.
+// Zen 5 streams panels at 70 GB/s with 8 KiB ahead and at 46-54 GB/s without. Zen 4 is the other
+// way round (q8_0, one token, one thread, of a probe of 27 GB/s: 24.5 without, 15.3 with 8 KiB), so
+// the rest of the CPUs go without until they are measured.
 int32_t prefetch_bytes() {
-#if defined(__x86_64__)
-  static const int32_t bytes = [] {
-    unsigned a = 0, b = 0, c = 0, d = 0;
-    if (__get_cpuid(0, &a, &b, &c, &d) == 0 || b != 0x68747541u) return 0;  // "Auth"enticAMD
-    if (__get_cpuid(1, &a, &b, &c, &d) == 0) return 0;
-    const unsigned family = ((a >> 8) & 15) + ((a >> 20) & 255);
-    return family == 0x1a ? 8192 : 0;
-  }();
-  return bytes;
-#else
-  return 0;
-#endif
+  const CpuInfo& cpu = cpu_info();
+  return cpu.is_amd && cpu.family == 0x1a ? 8192 : 0;
 }
 
 std::mutex& api_mutex() {

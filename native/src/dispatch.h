@@ -29,10 +29,9 @@ inline int64_t panel_bytes(int format, int64_t cols) {
   return cols / group_elements(format) * group_panel_bytes(format);
 }
 inline bool is_packed(int format) { return format == kQ4_0 || format == kQ4_1; }
-// Floats of one activation row: as it is, or permuted with chunk sums; strides avoid cache aliasing.
-inline int64_t packed_row_floats(int64_t cols) {
-  return round_up(cols + cols / kChunk, 16) + 16;
-}
+// Floats of one activation row: as it is, or permuted with chunk sums; strides avoid cache
+// aliasing.
+inline int64_t packed_row_floats(int64_t cols) { return round_up(cols + cols / kChunk, 16) + 16; }
 inline bool aligned64(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 63) == 0; }
 
 // Multiply-adds below which waking the other workers costs more than it saves (about 10 us).

@@ -1,5 +1,5 @@
-// What one instruction set offers: plain functions over plain pointers. No std headers: this file is
-// included by the target units.
+// What one instruction set offers: plain functions over plain pointers. No std headers: this file
+// is included by the target units.
 #ifndef FT_KERNEL_TABLE_H_
 #define FT_KERNEL_TABLE_H_
 
@@ -11,9 +11,9 @@ enum Format : int32_t { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kNumFormats };
 
 constexpr int kPanelRows = 32;
 constexpr int kPairRows = 16;
-constexpr int kChunk = 32;         // elements of a row that are summed before the scale is applied
-constexpr int kPageTokens = 16;    // tokens of a KV page
-constexpr int kSplitKeys = 256;    // keys of one attention partial, cut at absolute multiples
+constexpr int kChunk = 32;       // elements of a row that are summed before the scale is applied
+constexpr int kPageTokens = 16;  // tokens of a KV page
+constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
 constexpr int kMaxBlockTokens = 64;
 
 // One panel against some tokens. x[t] are rows in the format's own element order (see pack_row);
@@ -23,9 +23,9 @@ struct PanelRun {
   int64_t cols;
   const float* const* x;
   int64_t sums;
-  int32_t tokens;         // at most kMaxBlockTokens
+  int32_t tokens;          // at most kMaxBlockTokens
   int32_t prefetch_bytes;  // how far ahead the first tile prefetches, 0: not at all
-  float* y;               // [tokens][32]
+  float* y;                // [tokens][32]
 };
 
 struct GluSpec {
@@ -40,27 +40,28 @@ struct AttendRun {
   const int32_t* position;  // [rows] absolute position of the query
   int32_t rows;
   int32_t head_dim;
-  int32_t padded_dim;       // head_dim up to a multiple of 16
+  int32_t padded_dim;  // head_dim up to a multiple of 16
   int32_t pool_is_bf16;
   const void* k_pool;
   const void* v_pool;
-  const int32_t* pages;     // page ids of the sequence
-  int64_t page_stride;      // elements from page to page
-  int64_t head_offset;      // elements from page start to this KV head
-  int32_t first_key;        // absolute, multiple of kSplitKeys
-  int32_t end_key;          // absolute, exclusive; at most first_key + kSplitKeys
-  int32_t window;           // 0: none
+  const int32_t* pages;  // page ids of the sequence
+  int64_t page_stride;   // elements from page to page
+  int64_t head_offset;   // elements from page start to this KV head
+  int32_t first_key;     // absolute, multiple of kSplitKeys
+  int32_t end_key;       // absolute, exclusive; at most first_key + kSplitKeys
+  int32_t window;        // 0: none
   float scale;
-  float* scratch;           // attend_scratch_floats(rows, padded_dim)
-  float* max;               // [rows]
-  float* sum;               // [rows]
-  float* acc;               // [rows][padded_dim]
+  float* scratch;  // attend_scratch_floats(rows, padded_dim)
+  float* max;      // [rows]
+  float* sum;      // [rows]
+  float* acc;      // [rows][padded_dim]
 };
 
 struct KernelTable {
   const char* target;
   void (*panel[kNumFormats])(const PanelRun* run);
-  // Permutes and prescales a row for panel[format], chunk sums behind it; null where x is used as is.
+  // Permutes and prescales a row for panel[format], chunk sums behind it; null where x is used as
+  // is.
   void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
   // y[32] (+ bias) to out, `rows` of them.
   void (*store)(const float* y, const float* bias, float* out, int32_t rows, bool accumulate);

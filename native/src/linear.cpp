@@ -28,8 +28,7 @@ struct LinearJob {
 
 void pack_token(LinearJob& job, int64_t t) {
   const ft_linear_args& a = *job.args;
-  job.table->pack_row[job.format](a.x + t * a.x_stride, a.cols,
-                                  job.packed + t * job.packed_stride);
+  job.table->pack_row[job.format](a.x + t * a.x_stride, a.cols, job.packed + t * job.packed_stride);
 }
 
 void multiply_unit(LinearJob& job, int64_t unit) {
@@ -40,8 +39,8 @@ void multiply_unit(LinearJob& job, int64_t unit) {
   alignas(64) float y[kMaxBlockTokens * kPanelRows];
   const float* x[kMaxBlockTokens];
   for (int t = 0; t < tokens; ++t) {
-    x[t] = job.packed ? job.packed + (first + t) * job.packed_stride
-                      : a.x + (first + t) * a.x_stride;
+    x[t] =
+        job.packed ? job.packed + (first + t) * job.packed_stride : a.x + (first + t) * a.x_stride;
   }
   const int64_t bytes = panel_bytes(job.format, a.cols);
   PanelRun run{nullptr, a.cols, x, a.cols, tokens, prefetch_bytes(), y};
@@ -60,8 +59,7 @@ void multiply_unit(LinearJob& job, int64_t unit) {
 
 void linear_job(void* context, int) {
   LinearJob& job = *static_cast<LinearJob*>(context);
-  if (job.pack_in_job)
-    job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
+  if (job.pack_in_job) job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
   job.multiply.run(job.blocks * job.panel_groups, [&](int64_t u) { multiply_unit(job, u); });
 }
 

@@ -15,13 +15,13 @@ constexpr int64_t kCallerPackTokens = 4;
 
 // Scratch in order; offsets in bytes, each 64-byte aligned.
 struct ScratchPlan {
-  int64_t starts;       // int32 [experts + 1]: first place of each expert in `order`
-  int64_t cursor;       // int32 [experts]
-  int64_t active;       // int32 [experts]: experts with work
-  int64_t order;        // int32 [pairs]: pairs sorted by expert, then by pair
-  int64_t packed;       // float [tokens][packed_stride], formats that permute
-  int64_t h;            // float [pairs][h_stride], in order's order
-  int64_t parts;        // float [threads][pairs][part_floats]
+  int64_t starts;  // int32 [experts + 1]: first place of each expert in `order`
+  int64_t cursor;  // int32 [experts]
+  int64_t active;  // int32 [experts]: experts with work
+  int64_t order;   // int32 [pairs]: pairs sorted by expert, then by pair
+  int64_t packed;  // float [tokens][packed_stride], formats that permute
+  int64_t h;       // float [pairs][h_stride], in order's order
+  int64_t parts;   // float [threads][pairs][part_floats]
   int64_t total;
   int64_t packed_stride, h_stride, down_panels_per_unit, part_floats;
 };
@@ -81,8 +81,8 @@ ScratchPlan plan_scratch(const ft_expert_ffn_args& a, int format_gate_up, int fo
 }
 
 const uint8_t* expert_row(const ft_expert_ffn_args& a, int64_t e) {
-  return static_cast<const uint8_t*>(a.rows ? a.rows[e] : static_cast<const uint8_t*>(a.bank) +
-                                                              e * a.row_bytes);
+  return static_cast<const uint8_t*>(
+      a.rows ? a.rows[e] : static_cast<const uint8_t*>(a.bank) + e * a.row_bytes);
 }
 
 void pack_token(MoeJob& job, int64_t t) {
@@ -176,15 +176,13 @@ void down_unit(MoeJob& job, int64_t unit, int worker) {
   const int rows = static_cast<int>(std::min(a.hidden, end * kPanelRows) - row);
   for (int64_t t = 0; t < a.tokens; ++t)
     job.table->weighted_sum(parts + t * a.slots * job.plan.part_floats, job.plan.part_floats,
-                            a.expert_weights + t * a.slots, a.slots,
-                            a.out + t * a.out_stride + row, rows,
-                            (a.flags & FT_ACCUMULATE) != 0);
+                            a.expert_weights + t * a.slots, a.slots, a.out + t * a.out_stride + row,
+                            rows, (a.flags & FT_ACCUMULATE) != 0);
 }
 
 void moe_job(void* context, int worker) {
   MoeJob& job = *static_cast<MoeJob*>(context);
-  if (job.pack_in_job)
-    job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
+  if (job.pack_in_job) job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
   job.gate_up.run(job.num_active * job.gate_groups, [&](int64_t u) { gate_up_unit(job, u); });
   job.down.run(job.down_groups, [&](int64_t u) { down_unit(job, u, worker); });
 }

@@ -78,7 +78,9 @@ void Pool::run(JobFn fn, void* context, bool parallel) {
   gate_.store(kOpen, std::memory_order_release);
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (parked_.load(std::memory_order_seq_cst) > 0) {
-    { std::lock_guard<std::mutex> lock(sleepers_->mutex); }
+    {
+      std::lock_guard<std::mutex> lock(sleepers_->mutex);
+    }
     sleepers_->wake.notify_all();
   }
   fn(context, 0);

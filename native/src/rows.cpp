@@ -109,8 +109,7 @@ float half_value(const uint8_t* p) {
 void embed_q8_0(const uint8_t* p, int64_t cols, float* out) {
   for (int64_t k = 0; k < cols; k += 32, p += 34) {
     const float d = half_value(p);
-    for (int i = 0; i < 32; ++i)
-      out[k + i] = static_cast<float>(static_cast<int8_t>(p[2 + i])) * d;
+    for (int i = 0; i < 32; ++i) out[k + i] = static_cast<float>(static_cast<int8_t>(p[2 + i])) * d;
   }
 }
 
@@ -209,8 +208,7 @@ extern "C" ft_status ft_rope_store(const ft_rope_store_args* args) {
   RopeJob job{};
   job.args = args;
   job.table = &kernels();
-  job.scratch =
-      static_cast<float*>(workspace(4 * pool().threads() * round_up(args->head_dim, 16)));
+  job.scratch = static_cast<float*>(workspace(4 * pool().threads() * round_up(args->head_dim, 16)));
   if (!job.scratch) return FT_ERR_MEMORY;
   const int64_t values = args->tokens * (args->heads + 2 * args->kv_heads) * args->head_dim;
   pool().run(

@@ -1,4 +1,5 @@
-// The library's own scratch memory: grows to the largest call, is then kept. Used under the API lock.
+// The library's own scratch memory: grows to the largest call, is then kept. Used under the API
+// lock.
 #ifndef FT_WORKSPACE_H_
 #define FT_WORKSPACE_H_
 

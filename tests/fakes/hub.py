@@ -32,7 +32,7 @@ COMMIT = "c0ffee" + "0" * 34
 REASONS = {200: "OK", 206: "Partial Content", 302: "Found", 304: "Not Modified"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Asked:
     """One request as it came in. sent: body bytes that went out."""
 
@@ -147,20 +147,17 @@ class BadHub:
         behaviour = script[min(self._count[path], len(script) - 1)]
         self._count[path] += 1
         answer = _Answer(self.files.get(path, b""), behaviour, headers)
-        sent, keep = 0, True
-        try:
-            writer.write(answer.head())
+        asked = Asked(path, headers, answer.start, answer.end, 0)
+        self.asked.append(asked)
+        writer.write(answer.head())
+        await writer.drain()
+        async for chunk in answer.chunks():
+            writer.write(chunk)
             await writer.drain()
-            async for chunk in answer.chunks():
-                writer.write(chunk)
-                await writer.drain()
-                sent += len(chunk)
-            keep = not answer.closes
-            if answer.stalls:
-                await asyncio.sleep(60)
-        finally:
-            self.asked.append(Asked(path, headers, answer.start, answer.end, sent))
-        return keep
+            asked.sent += len(chunk)
+        if answer.stalls:
+            await asyncio.sleep(60)
+        return not answer.closes
 
 
 class _Answer:

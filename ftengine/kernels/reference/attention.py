@@ -29,8 +29,8 @@ def attention(
 ) -> torch.Tensor:
     """Causal attention over paged keys. Query i of a sequence stands at context_len - count + i.
 
-    Shape: qkv [n, heads.qkv_cols], q is its first part; query_start int32 [s + 1]; context_len int32
-    [s]; page_table int32 [s, max_pages]; sinks [heads]; out [n, heads * head_dim].
+    Shape: qkv [n, heads.qkv_cols], q is its first part; query_start int32 [s + 1]; context_len
+    int32 [s]; page_table int32 [s, max_pages]; sinks [heads]; out [n, heads * head_dim].
     """
     width = heads.heads * heads.head_dim
     if out is None:

@@ -60,14 +60,14 @@ def expert_ffn(
     ):
         raise EngineError("expert_ffn: an expert id is out of range", code="native_call")
     parts = torch.zeros(*expert_ids.shape, bank.hidden)
-    for expert in expert_ids.unique().tolist():
+    for expert in sorted(set(expert_ids.flatten().tolist())):
         token, slot = torch.where(expert_ids == expert)
         gate, up, down = expert_weights(bank, expert)
         rows = x[token]
         parts[token, slot] = activate(bank, rows @ gate.T, rows @ up.T) @ down.T
     result = torch.zeros(x.shape[0], bank.hidden)
-    for slot in range(expert_ids.shape[1]):
-        result += weights[:, slot, None] * parts[:, slot]
+    for place in range(expert_ids.shape[1]):
+        result += weights[:, place, None] * parts[:, place]
     if out is None:
         return result
     return out.add_(result) if accumulate else out.copy_(result)

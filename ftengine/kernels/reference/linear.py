@@ -38,7 +38,10 @@ def embed_rows(
     ids: torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Rows of a matrix in its checkpoint format. Shape: table uint8 [rows, row_bytes]; out [n, cols]."""
+    """Rows of a matrix in its checkpoint format.
+
+    Shape: table uint8 [rows, row_bytes]; ids int64 [n]; out [n, cols].
+    """
     values = format_named(fmt).dequantize(table[ids].numpy())
     result = torch.from_numpy(values).view(ids.shape[0], cols)
     return result if out is None else out.copy_(result)

@@ -47,14 +47,18 @@ def rope_store(
     head_dim] float32 or bfloat16.
     """
     tokens = qkv.shape[0]
-    sizes = [heads.heads * heads.head_dim] + 2 * [heads.kv_heads * heads.head_dim]
-    q, k, v = (part.view(tokens, -1, heads.head_dim) for part in qkv.split(sizes, dim=1))
+    rows = qkv.reshape(tokens, -1, heads.head_dim)
+    q = rows[:, : heads.heads]
+    k = rows[:, heads.heads : heads.heads + heads.kv_heads]
+    v = rows[:, heads.heads + heads.kv_heads :]
     at_cos, at_sin = cos[positions.long()], sin[positions.long()]
     if q_norm is not None:
         q = rms_norm(q, q_norm, eps)
     if k_norm is not None:
         k = rms_norm(k, k_norm, eps)
-    qkv[:, : sizes[0]] = rotate(q, at_cos, at_sin, interleaved).reshape(tokens, -1)
+    qkv[:, : heads.heads * heads.head_dim] = rotate(q, at_cos, at_sin, interleaved).reshape(
+        tokens, -1
+    )
     stored = slots >= 0
     page, place = slots[stored] // PAGE_TOKENS, slots[stored] % PAGE_TOKENS
     keys[page, :, place] = rotate(k, at_cos, at_sin, interleaved)[stored].to(keys.dtype)

@@ -1,10 +1,12 @@
-// The C ABI of libft_native, loaded by ftengine/kernels/native.py. Plain C: structs in, a status out.
+// The C ABI of libft_native, loaded by ftengine/kernels/native.py. Plain C: structs in, a status
+// out.
 //
-// Every struct starts with its own size, so a library and a caller of different age notice. Pointers
-// are 4-byte aligned float data unless said otherwise; packed weights (panel32.v1, docs/panel32.md)
-// and scratch are 64-byte aligned. Strides count elements, not bytes. Nothing is kept after a call.
-// Functions that compute run on the library's pool; concurrent callers wait for each other.
-// The result for a token never depends on what else is in the batch, on tiles or on threads.
+// Every struct starts with its own size, so a library and a caller of different age notice.
+// Pointers are 4-byte aligned float data unless said otherwise; packed weights (panel32.v1,
+// docs/panel32.md) and scratch are 64-byte aligned. Strides count elements, not bytes. Nothing is
+// kept after a call. Functions that compute run on the library's pool; concurrent callers wait for
+// each other. The result for a token never depends on what else is in the batch, on tiles or on
+// threads.
 #ifndef FT_ABI_H_
 #define FT_ABI_H_
 
@@ -72,7 +74,8 @@ typedef struct {
 } ft_linear_args;
 FT_STATIC_ASSERT(sizeof(ft_linear_args) == 88, "layout");
 
-// One routed layer: out[t] (+)= sum_s weight[t, s] * down(act(gate(x[t])) * up(x[t])), slots in order.
+// One routed layer: out[t] (+)= sum_s weight[t, s] * down(act(gate(x[t])) * up(x[t])), slots in
+// order.
 //   0 size  4 activation  8 format_gate_up  12 format_down  16 x  24 x_stride  32 tokens
 //   40 expert_ids i32 [tokens, slots]  48 expert_weights f32 [tokens, slots]  56 slots
 //   64 num_experts  72 hidden  80 inter  88 bank (row e at bank + e * row_bytes), used where
@@ -130,8 +133,9 @@ typedef struct {
 } ft_rms_norm_args;
 FT_STATIC_ASSERT(sizeof(ft_rms_norm_args) == 88, "layout");
 
-// Normalise (optional) and rotate q and k of a qkv buffer; q stays in place, k and v go to the pools.
-// Pools are [num_pages, kv_heads, 16, head_dim]; a slot is page * 16 + offset, -1 stores nothing.
+// Normalise (optional) and rotate q and k of a qkv buffer; q stays in place, k and v go to the
+// pools. Pools are [num_pages, kv_heads, 16, head_dim]; a slot is page * 16 + offset, -1 stores
+// nothing.
 //   0 size  4 flags  8 q  16 k  24 v  32 stride (elements from token to token, for q, k and v)
 //   40 tokens  48 heads  56 kv_heads  64 head_dim  72 rotary_dim  80 q_norm f32[head_dim] or null
 //   88 k_norm  96 cos f32 [max_positions, rotary_dim / 2]  104 sin  112 max_positions
@@ -227,7 +231,8 @@ FT_STATIC_ASSERT(sizeof(ft_info_args) == 256, "layout");
 
 FT_API int32_t ft_abi_version(void);
 // Starts the pool: num_threads workers including the caller of each function, 0 = one per CPU that
-// this process may use. A second call changes the number. Detects the CPU and chooses the best target.
+// this process may use. A second call changes the number. Detects the CPU and chooses the best
+// target.
 FT_API ft_status ft_init(int32_t num_threads);
 FT_API ft_status ft_shutdown(void);
 FT_API ft_status ft_set_target(const char* name);

@@ -144,8 +144,8 @@ void attend(const AttendRun* run) {
   }
   for (int p = skip; p < num_pages; ++p) {
     int64_t stride;
-    const float* k = page_rows(run, run->k_pool, run->pages[first_page + p], kPageTokens,
-                               rows_buffer, &stride);
+    const float* k =
+        page_rows(run, run->k_pool, run->pages[first_page + p], kPageTokens, rows_buffer, &stride);
     for (int d = 0; d < padded; d += 16) transpose16(k + d, stride, kt + d * kPageTokens);
     float* to = scores + p * kPageTokens;
     int row = 0;
@@ -163,8 +163,8 @@ void attend(const AttendRun* run) {
     int left = run->end_key - run->first_key - p * kPageTokens;
     int keys = left < kPageTokens ? left : kPageTokens;
     int64_t stride;
-    const float* v = page_rows(run, run->v_pool, run->pages[first_page + p], keys, rows_buffer,
-                               &stride);
+    const float* v =
+        page_rows(run, run->v_pool, run->pages[first_page + p], keys, rows_buffer, &stride);
     const float* weights = scores + p * kPageTokens;
     int row = 0;
     for (; row + kTileTokens <= run->rows; row += kTileTokens)

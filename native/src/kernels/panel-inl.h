@@ -111,8 +111,8 @@ struct Q41Words : Q4Words {
   }
 };
 
-// Elements e.. of N neighbouring words, word by word in turn, into N sums. Two words at once are two
-// independent chains of additions, which a narrow tile needs to fill the pipes.
+// Elements e.. of N neighbouring words, word by word in turn, into N sums. Two words at once are
+// two independent chains of additions, which a narrow tile needs to fill the pipes.
 template <class W, int T, int R, int N, int e>
 FT_INLINE void add_elements(const VI (*v)[R], const float* const* x, int64_t k, VF (*s)[T][R]) {
   FT_UNROLL

@@ -63,8 +63,7 @@ float rms_scale(const float* x, int64_t n, float eps) {
   return 1.0f / __builtin_sqrtf(total / (float)n + eps);
 }
 
-void norm_row(const float* x, const float* weight, float* out, int64_t n, float eps,
-              bool add_one) {
+void norm_row(const float* x, const float* weight, float* out, int64_t n, float eps, bool add_one) {
   const float scale = rms_scale(x, n, eps);
   const VF scales = vf_set1(scale), one = vf_set1(add_one ? 1.0f : 0.0f);
   int64_t i = 0;

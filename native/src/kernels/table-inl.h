@@ -1,5 +1,5 @@
-// The kernel bodies and the table of one target. Included last by targets/<isa>.cpp, which names the
-// table (FT_TABLE) and the target (FT_TARGET) and has included its vector layer.
+// The kernel bodies and the table of one target. Included last by targets/<isa>.cpp, which names
+// the table (FT_TABLE) and the target (FT_TARGET) and has included its vector layer.
 #include "kernel_table.h"
 #include "kernels/panel-inl.h"
 #include "kernels/math-inl.h"

@@ -1,4 +1,5 @@
-// Macros shared by the vector layers. No std headers here or below: target units export no weak symbol.
+// Macros shared by the vector layers. No std headers here or below: target units export no weak
+// symbol.
 #ifndef FT_VEC_COMMON_H_
 #define FT_VEC_COMMON_H_
 

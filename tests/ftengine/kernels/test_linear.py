@@ -81,3 +81,14 @@ def test_wrong_operands_are_refused(native: NativeKernels) -> None:
     table = torch.from_numpy(random_rows("f32", 50, 96, 1))
     with pytest.raises(EngineError, match="row is out of range"):
         native.embed_rows(table, "f32", 96, torch.tensor([50]))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_avx2_and_avx512_agree_to_the_bit(fmt: str) -> None:
+    kernels = NativeKernels.load(num_threads=1)
+    if "avx512" not in kernels.info().targets:
+        pytest.skip("avx512 is not usable here")
+    weight, x = make_weight(fmt, 70, 576), torch.randn(11, 576)
+    wide = kernels.linear(x, weight)
+    kernels.set_target("avx2")
+    assert torch.equal(kernels.linear(x, weight), wide)

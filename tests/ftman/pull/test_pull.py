@@ -218,9 +218,7 @@ def test_kill_9_at_any_point_then_again(hub: BadHub, tmp_path: Path, window: boo
         f"files.fsync:{rng.randrange(6, 12)}=kill",
         "pull.before_convert=kill",
         f"files.write:{rng.randrange(5, 15)}=kill",
-        f"pull.after_range:{rng.randrange(1, 3)}=kill",
         f"files.rename:{rng.randrange(3, 5)}=kill",
-        "pull.before_verify=kill",
         "catalog.before_commit=kill",
     ]
     killed = 0

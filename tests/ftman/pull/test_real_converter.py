@@ -55,6 +55,7 @@ def test_a_folder_of_safetensors_and_the_hub_make_the_same_model(
     assert there.details.family == "qwen3_moe"
 
 
+@pytest.mark.slow
 def test_windows_make_the_same_model_even_after_kills(
     station: Station, hub: BadHub, tiny: Path, tmp_path: Path
 ) -> None:

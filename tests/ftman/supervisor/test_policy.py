@@ -138,6 +138,16 @@ def test_second_model_waits_for_a_busy_first_which_takes_nothing_new() -> None:
     assert table.do(Loaded(2)) == [Grant(2, 2)]
 
 
+def test_engine_that_runs_dry_stays_the_one_when_another_becomes_less_worthy() -> None:
+    table = Table(max_loaded_models=2)
+    table.load(1, A, 10.0)
+    table.load(2, B, 60.0)
+    assert table.do(Arrived(3, C)) == []
+    assert table.do(Arrived(4, B, 1.0)) == [Grant(4, 2)]
+    assert table.do(Arrived(5, A)) == [], "A was chosen, or the choice could go round for ever"
+    assert table.do(Released(1)) == [StopEngine(1, "evicted")]
+
+
 def test_first_model_serves_again_when_the_waiting_request_is_cancelled() -> None:
     table = Table()
     table.load(1, A)

@@ -57,7 +57,10 @@ class World:
 
     def do(self, event: PolicyEvent) -> None:
         self._before(event)
-        for effect in self.policy.handle(event, self.now_s, self.memory):
+        memory = self.memory if self.policy.needs_memory(event) else Memory(0, 0)
+        for effect in self.policy.handle(event, self.now_s, memory):
+            if isinstance(effect, Reject):
+                assert effect.error.code != "cannot_fit" or memory.total_bytes
             self._obey(effect)
         self._check()
 

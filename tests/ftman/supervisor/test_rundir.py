@@ -82,5 +82,5 @@ def test_tail_shows_only_this_engine_s_last_words_without_control_codes(tmp_path
     log.open_for(lambda fd: None)
     assert log.tail() == ""
     with log.path.open("a") as file:
-        file.write("one\n\x1b[31mtwo\n")
+        file.write("one\n\x1b[31mtwo\n2026-01-01 INFO engine: request done\n")
     assert log.tail() == "one | ?[31mtwo"
