@@ -1,8 +1,8 @@
 """Is what we compute what the model says? Dense = upcycled MoE = transformers, on real weights.
 
-`python -m benchmarks.real_model SmolLM2-135M-Instruct.Q4_1.gguf`. The reference dequantises the same
-GGUF and runs in float32. Nothing is timed. A token that differs where the two best logits lie closer
-than 1e-4 of their spread is a tie and is counted apart.
+`python -m benchmarks.real_model SmolLM2-135M-Instruct.Q4_1.gguf`. The reference dequantises the
+same GGUF and runs in float32. Nothing is timed. A token that differs where the two best logits lie
+closer than 1e-4 of their spread is a tie and is counted apart.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ QUESTIONS = (
     "Give me a short tip for learning to swim.",
 )
 TEXT = (
-    "The river rises in the hills above the town and runs for eighty miles before it reaches the "
-    "coast. In spring, when the snow melts, it floods the low meadows, and the farmers move their "
-    "cattle to higher ground. A stone bridge of three arches was built across it in the seventeenth "
-    "century, and the road over the bridge is still the shortest way to the market. Boats used to "
-    "carry wool and timber down to the harbour, but the railway took most of that trade away. Today "
-    "people come to walk along the banks, to fish for trout, and to watch the herons that nest in "
-    "the old willows. On summer evenings the water is so still that the church tower can be seen "
-    "twice, once against the sky and once among the reeds."
+    "The river rises in the hills above the town and runs for eighty miles before it reaches "
+    "the coast. In spring, when the snow melts, it floods the low meadows, and the farmers "
+    "move their cattle to higher ground. A stone bridge of three arches was built across it "
+    "in the seventeenth century, and the road over the bridge is still the shortest way to "
+    "the market. Boats used to carry wool and timber down to the harbour, but the railway "
+    "took most of that trade away. Today people come to walk along the banks, to fish for "
+    "trout, and to watch the herons that nest in the old willows. On summer evenings the "
+    "water is so still that the church tower can be seen twice, once against the sky and once"
+    " among the reeds."
 )
 
 

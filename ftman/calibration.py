@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,25 +57,24 @@ class Calibration:
         found = self._read().get(self.key())
         return found if isinstance(found, Mapping) else None
 
-    async def ensure(self, ftw: Path | None, on_step: Callable[[Step], None] | None = None) -> None:
+    async def ensure(self, ftw: Path | None) -> AsyncGenerator[Step, None]:
         """Measure if that was never done on this machine; failures are logged, not raised."""
         async with self._busy:
             if await asyncio.to_thread(self.cached) is not None:
                 return
             try:
                 async for step in self._measure(ftw):
-                    if on_step is not None:
-                        on_step(step)
+                    yield step
             except FtmanError as error:
                 log.warning("calibration failed and will be tried again: %s", error.message)
 
-    async def run(self, ftw: Path | None = None) -> AsyncIterator[Step]:
+    async def run(self, ftw: Path | None = None) -> AsyncGenerator[Step, None]:
         """Measure now, whatever is cached, and keep the result.   Raises: FtmanError."""
         async with self._busy:
             async for step in self._measure(ftw):
                 yield step
 
-    async def _measure(self, ftw: Path | None) -> AsyncIterator[Step]:
+    async def _measure(self, ftw: Path | None) -> AsyncGenerator[Step, None]:
         arguments = [*self._command, "--threads", str(self._engine.threads)]
         if self._engine.cpu_target:
             arguments += ["--cpu-target", self._engine.cpu_target]
@@ -112,7 +111,7 @@ class Calibration:
         return value if isinstance(value, dict) else {}
 
 
-async def _steps(process: asyncio.subprocess.Process) -> AsyncIterator[Step]:
+async def _steps(process: asyncio.subprocess.Process) -> AsyncGenerator[Step, None]:
     stdout = process.stdout
     assert stdout is not None
     while True:

@@ -112,8 +112,12 @@ class Lock:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise LockedError(errno.EAGAIN, f"held by process {owner}", str(path)) from None
             raise
-        self._writer.truncate(0)
-        self._writer.write_at(0, f"{os.getpid()}\n".encode())
+        try:
+            self._writer.truncate(0)
+            self._writer.write_at(0, f"{os.getpid()}\n".encode())
+        except OSError:
+            self._writer.close()
+            raise
 
     def _owner(self) -> str:
         return os.pread(self._writer.fileno(), 32, 0).decode(errors="replace").strip() or "unknown"

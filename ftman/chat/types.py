@@ -103,7 +103,8 @@ class TokenText:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Sign of life. phase: "queue", "load" or "prefill"; numbers are positions, bytes or tokens."""
+    """Sign of life. phase: "queue", "calibrate", "load" or "prefill", with numbers of its own:
+    position in the queue, steps, bytes, tokens."""
 
     phase: str
     done: int = 0

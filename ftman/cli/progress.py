@@ -121,13 +121,20 @@ class ProgressView:
         self._drawn = len(text)
 
 
-def follow(stream: Iterable[Mapping[str, Any]], out: Output, clock: Clock = SYSTEM) -> None:
-    """Show a stream of progress until "success".   Raises: FtmanError when it just ends."""
+def follow(
+    stream: Iterable[Mapping[str, Any]], out: Output, clock: Clock = SYSTEM
+) -> Mapping[str, Any]:
+    """Show a stream of progress until "success"; returns its last object.
+
+    Raises: FtmanError when it just ends.
+    """
     view = ProgressView(out, clock)
+    last: Mapping[str, Any] = {}
     status = ""
     try:
         for item in stream:
             view.feed(item)
+            last = item
             status = str(item.get("status", status))
     finally:
         view.close()
@@ -137,6 +144,7 @@ def follow(stream: Iterable[Mapping[str, Any]], out: Output, clock: Clock = SYST
             hint="Look at: ft logs",
             code="stream_ended",
         )
+    return last
 
 
 def _count(value: Any) -> int:

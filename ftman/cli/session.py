@@ -29,6 +29,14 @@ class Session:
 
         return finder(self.config, self.out).connect()
 
+    def running_manager(self) -> ManagerClient | None:
+        """A client of the manager if one runs; starts nothing.   Raises: FtmanError."""
+        from ftman.cli.client import ManagerClient
+        from ftman.cli.manager import finder
+
+        url = finder(self.config, self.out).running()
+        return ManagerClient(url) if url else None
+
 
 def make_session(config: Config, out: Output) -> Session:
     """A session on the process's own stdin."""

@@ -89,7 +89,8 @@ def _search(parser: Parser) -> None:
 
 
 def _calibrate(parser: Parser) -> None:
-    _model(parser)
+    text = "an installed model, whose disk is measured too"
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="", help=text)
 
 
 def _logs(parser: Parser) -> None:
@@ -114,7 +115,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("rm", "Remove models", _rm),
     Verb("cp", "Give a model a second name", _cp),
     Verb("search", "Search the index of known models", _search),
-    Verb("calibrate", "Measure this machine for a model", _calibrate),
+    Verb("calibrate", "Measure this machine's rates", _calibrate),
+    Verb("status", "Say whether the manager runs, and where", _none),
+    Verb("shutdown", "End the manager and its engines", _none),
     Verb("df", "Show what takes disk space", _none),
     Verb("gc", "Remove what no model needs", _none),
     Verb("logs", "Show the manager's log", _logs),

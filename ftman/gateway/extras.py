@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
 from ftman import __version__
+from ftman.calibration import Step
 from ftman.gateway.body import OLLAMA_TEXTS
 from ftman.gateway.errors import OLLAMA, encode_error, to_json
-from ftman.gateway.ollama.transfer import progress_value
-from ftman.gateway.ollama.values import required_name
 from ftman.gateway.routes import Call, Reply, Route, StreamReply
 from ftman.gateway.stream import NDJSON, ndjson
 
@@ -70,21 +70,29 @@ async def cancel_job(call: Call) -> Reply:
 
 
 async def calibrate(call: Call) -> StreamReply:
-    """POST /api/ft/calibrate: measure this machine for a model."""
-    given = required_name(call.fields("CalibrateRequest", OLLAMA_TEXTS))
+    """POST /api/ft/calibrate: measure this machine, and the disk of `model` where one is given."""
+    given = call.fields("CalibrateRequest", OLLAMA_TEXTS).text("model")
     return StreamReply(
-        _calibration(call, given),
+        _calibration(call.service.calibrate(given)),
         NDJSON,
         on_error=lambda error: encode_error(OLLAMA, error) + b"\n",
         heartbeat=lambda: ndjson({"status": "calibrating"}),
     )
 
 
-async def _calibration(call: Call, given: str) -> AsyncIterator[bytes]:
-    steps = call.service.calibrate(given)
+async def _calibration(steps: AsyncGenerator[Step, None]) -> AsyncIterator[bytes]:
     async with contextlib.aclosing(steps):
         async for step in steps:
-            yield ndjson(progress_value(step))
+            if step.profile is not None:
+                yield ndjson({"status": "success", "profile": dict(step.profile)})
+                return
+            told = {"total": step.total, "completed": step.completed}
+            yield ndjson({"status": f"measuring {step.phase}", **told})
+
+
+async def gc(call: Call) -> Reply:
+    """POST /api/ft/gc: remove what nothing needs."""
+    return Reply(to_json({"freed": await asyncio.to_thread(call.service.collect_garbage)}))
 
 
 async def shutdown(call: Call) -> Reply:
@@ -109,5 +117,6 @@ ROUTES = (
     Route("GET", "/api/ft/jobs", jobs),
     Route("DELETE", "/api/ft/jobs/*", cancel_job),
     Route("POST", "/api/ft/calibrate", calibrate, body="whole"),
+    Route("POST", "/api/ft/gc", gc),
     Route("POST", "/api/ft/shutdown", shutdown),
 )

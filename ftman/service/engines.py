@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
+from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
 from ftman.chat.types import Options, Waiting
@@ -24,8 +25,15 @@ _KV_FACTOR = {"bfloat16": 1, "float32": 2}
 class Engines:
     """Turns models and options into leases."""
 
-    def __init__(self, config: Config, catalog: Catalog, supervisor: Supervisor):
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        supervisor: Supervisor,
+        calibration: Calibration | None = None,
+    ):
         self._config = config
+        self._calibration = calibration
         self._catalog = catalog
         self._supervisor = supervisor
         self._memory_bytes = hardware.memory().total_bytes
@@ -79,6 +87,9 @@ class Engines:
         self, stack: contextlib.AsyncExitStack, spec: EngineSpec, keep_alive_s: float | None
     ) -> AsyncGenerator[Waiting | Lease, None]:
         """Signs of life while waiting, then the lease, which `stack` gives back."""
+        if self._calibration is not None and not self._supervisor.uses(spec.key):
+            async for step in self._calibration.ensure(spec.ftw_path):
+                yield _as_step(step)
         waits: asyncio.Queue[EngineWait] = asyncio.Queue()
         lease = self._supervisor.lease(spec, keep_alive_s=keep_alive_s, on_wait=waits.put_nowait)
         entering = asyncio.ensure_future(stack.enter_async_context(lease))
@@ -102,6 +113,10 @@ class Engines:
             if engine.spec.key == ftw_id and engine.state != "stopping":
                 return engine.spec.context_tokens
         return 0
+
+
+def _as_step(step: Step) -> Waiting:
+    return Waiting("calibrate", step.completed, step.total)
 
 
 def _as_waiting(wait: EngineWait) -> Waiting:

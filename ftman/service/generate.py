@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ from ftman.service.options import sampling_of
 from ftman.service.prompts import Fitted, chat_prompt, completion_prompt
 from ftman.service.tokenizers import TokenizerShelf
 from ftman.supervisor.supervisor import Lease
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,23 @@ class Generator:
 
     async def _lease_and_stream(self, job: _Job) -> AsyncGenerator[ChatEvent, None]:
         wire = _wire_request(job)  # a bad option is told before anything is loaded
+        for last_try in (False, True):
+            heard = False
+            try:
+                async with contextlib.aclosing(self._one_lease(job, wire)) as events:
+                    async for event in events:
+                        heard = heard or not _is_waiting(event)
+                        yield event
+                return
+            except EngineDiedError as error:
+                # It died of another request while this one waited in it: no reason to fail it.
+                if heard or last_try or error.code != EngineDiedError.code:
+                    raise
+                log.info("%s: asking a new engine, since %s", job.request_id, error.message)
+
+    async def _one_lease(
+        self, job: _Job, wire: GenerateRequest
+    ) -> AsyncGenerator[ChatEvent, None]:
         async with contextlib.AsyncExitStack() as stack:
             spec = self._engines.spec(job.model, job.context_tokens, job.options.num_thread)
             lease: Lease | None = None
@@ -211,6 +231,11 @@ class _Running:
         if not self.ids:
             self.first_s = now_s
         self.ids.extend(event.token_ids)
+
+
+def _is_waiting(event: ChatEvent) -> bool:
+    """Whether the engine has not begun: it calls a prefill of no tokens what only stands in line."""
+    return isinstance(event, Waiting) and (event.phase != "prefill" or not event.done)
 
 
 def _wire_request(job: _Job) -> GenerateRequest:

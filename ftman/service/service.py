@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
 from ftman.chat.template import JinjaTemplates
@@ -21,7 +23,7 @@ from ftman.chat.types import (
 )
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
-from ftman.errors import FtmanError, UnsupportedError
+from ftman.errors import FtmanError
 from ftman.pull.index import Index, IndexEntry
 from ftman.pull.job_store import JobView
 from ftman.pull.jobs import JobManager
@@ -59,16 +61,23 @@ class Service:
         self._supervisor = Supervisor(config, clock, launcher)
         self._templates = JinjaTemplates()
         self._shelf = TokenizerShelf(self._supervisor.uses, clock)
-        self._engines = Engines(config, self.catalog, self._supervisor)
+        # A launcher from outside starts engines that have no rates worth measuring.
+        self._calibration = Calibration(config.paths, config.engine)
+        automatic = self._calibration if launcher is None else None
+        self._engines = Engines(config, self.catalog, self._supervisor, automatic)
         self._generator = Generator(self._engines, self._shelf, self._templates, clock)
         self._models = Models(self.catalog, self._jobs)
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Adopt or end engines of an earlier manager, and be ready."""
         await self._supervisor.start()
+        self._sweeping = asyncio.create_task(asyncio.to_thread(self._sweep))
 
     async def close(self) -> None:
         """End jobs, engines and helpers; nothing of ours is left running."""
+        if self._sweeping is not None:
+            await asyncio.gather(self._sweeping, return_exceptions=True)
         for part in (self._jobs, self._supervisor, self._shelf, self._templates):
             try:
                 await part.close()
@@ -186,13 +195,28 @@ class Service:
         """End a running job; what it fetched is kept.   Raises: NotFoundError."""
         await self._jobs.cancel(job_id)
 
-    async def calibrate(self, name: str) -> AsyncGenerator[Progress, None]:
-        """Measure this machine for one model.   Raises: UnsupportedError until that is built."""
-        model = self.catalog.find(name)
-        raise UnsupportedError(
-            f"calibrating {model.name.short} from the manager is not built yet in this version"
-        )
-        yield Progress("")  # makes this a generator, as the finished one will be
+    def calibrate(self, name: str) -> AsyncGenerator[Step, None]:
+        """Measure this machine now, and the disk of `name` where one is given.
+
+        Raises: NotFoundError at once; FtmanError while iterating.
+        """
+        return self._calibration.run(self.catalog.find(name).ftw_path if name else None)
+
+    def profile(self) -> Mapping[str, Any] | None:
+        """This machine's measured rates, if there are any."""
+        return self._calibration.cached()
+
+    def _sweep(self) -> None:
+        freed = self.collect_garbage()
+        if freed:
+            log.info("removed %d bytes that no model needs", freed)
+
+    def collect_garbage(self) -> int:
+        """Remove what no model, engine or job needs; returns the bytes freed. For a thread."""
+        paths = self.config.paths
+        names = [path.name for folder in (paths.ftw, paths.blobs) for path in _entries(folder)]
+        keep = [name for name in names if self._in_use(name.replace("sha256-", "sha256:"))]
+        return self.catalog.sweep(keep)
 
     def _installed(self, name: str) -> Model | None:
         try:
@@ -203,3 +227,7 @@ class Service:
     def _in_use(self, digest_or_ftw_id: str) -> bool:
         bare = digest_or_ftw_id.removeprefix("sha256:")
         return self._supervisor.uses(bare) or self._jobs.uses(digest_or_ftw_id)
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []

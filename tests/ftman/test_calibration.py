@@ -29,6 +29,15 @@ def calibration(tmp_path: Path, program: str, **settings: object) -> Calibration
     return Calibration(Paths(tmp_path, tmp_path), engine, (sys.executable, str(script)))
 
 
+def ensure(found: Calibration, ftw: Path | None = None) -> list[Step]:
+    """Every step of one `ensure`."""
+
+    async def collect() -> list[Step]:
+        return [step async for step in found.ensure(ftw)]
+
+    return asyncio.run(collect())
+
+
 def runs(tmp_path: Path) -> list[str]:
     log = tmp_path / "runs"
     return log.read_text().splitlines() if log.exists() else []
@@ -38,8 +47,11 @@ def test_measures_once_however_many_ask(tmp_path: Path) -> None:
     found = calibration(tmp_path, GOOD)
     steps: list[Step] = []
 
+    async def one() -> None:
+        steps.extend([step async for step in found.ensure(None)])
+
     async def ask() -> None:
-        await asyncio.gather(*(found.ensure(None, steps.append) for _ in range(3)))
+        await asyncio.gather(*(one() for _ in range(3)))
 
     asyncio.run(ask())
     assert len(runs(tmp_path)) == 1
@@ -48,10 +60,10 @@ def test_measures_once_however_many_ask(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_another_machine(tmp_path: Path) -> None:
-    asyncio.run(calibration(tmp_path, GOOD).ensure(None))
+    ensure(calibration(tmp_path, GOOD))
     other = calibration(tmp_path, GOOD, threads=1, cpu_target="scalar")
     assert other.cached() is None
-    asyncio.run(other.ensure(tmp_path / "model"))
+    ensure(other, tmp_path / "model")
     assert runs(tmp_path)[-1] == f"--threads 1 --cpu-target scalar --ftw {tmp_path / 'model'}"
     assert calibration(tmp_path, GOOD).cached() is not None
 
@@ -67,7 +79,7 @@ def test_failure_is_logged_on_the_way_to_a_load_and_raised_when_asked_for(
     tmp_path: Path, program: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = calibration(tmp_path, program)
-    asyncio.run(broken.ensure(None))
+    ensure(broken)
     assert "calibration failed" in caplog.text
     assert broken.cached() is None
 
@@ -84,5 +96,5 @@ def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "calibration.json").write_text("{not json")
     assert found.cached() is None
-    asyncio.run(found.ensure(None))
+    ensure(found)
     assert found.cached() is not None

@@ -87,7 +87,8 @@ async def _pull_steps(call: Call, given: str, insecure: bool) -> AsyncIterator[P
                 if step.status != FIRST_STATUS:
                     yield step
     except NotFoundError as error:
-        told = f"{error.message}. {error.hint}".strip()
+        known = error.message == _MISSING_UPSTREAM
+        told = error.hint if known else f"{error.message}. {error.hint}".strip()
         raise FtmanError(_MISSING_UPSTREAM, hint=told, code="not_found") from None
 
 

@@ -177,6 +177,22 @@ def test_calibrate_follows_progress(ft: Cli, gateway: Gateway) -> None:
     assert ft("calibrate", "m").err == "cpu\nsuccess\n"
 
 
+def test_calibrate_prints_the_rates(ft: Cli, gateway: Gateway) -> None:
+    profile = {
+        "threads": 2,
+        "target": "avx2",
+        "read_bytes_per_s": 41.26e9,
+        "expert_bytes_per_s": {"bf16": 33e9},
+        "disk_bytes_per_s": 0.0,
+    }
+    gateway.on("POST", "/api/ft/calibrate", Reply([{"status": "success", "profile": profile}]))
+    lines = ft("calibrate").out.splitlines()
+    assert lines[1].split("  ")[0] == "memory, read"
+    assert "41.3 GB/s" in lines[1]
+    assert "experts, bf16" in lines[2]
+    assert "disk" not in "".join(lines)
+
+
 def test_run_with_a_prompt_loads_then_generates(ft: Cli, gateway: Gateway) -> None:
     def generate(body: dict[str, str]) -> Reply:
         if body["prompt"]:

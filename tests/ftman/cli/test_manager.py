@@ -224,3 +224,14 @@ def test_a_proxy_never_sees_talk_with_our_own_manager(
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert ft("list").code == 0
+
+
+def test_status_and_shutdown_start_nothing(
+    ft: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FT_HOST", f"127.0.0.1:{free_port()}")
+    status = ft("status")
+    assert status.code == 1
+    assert "not running" in status.err
+    assert ft("shutdown").code == 0
+    assert not (tmp_path / "ft-home" / "logs").exists()

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 import uvicorn
+import xxhash
 
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model, ModelDetails, NewModel
@@ -82,7 +83,8 @@ def install(paths: Paths, tiny: Tiny = Tiny()) -> Model:
     }
     source = {"kind": "gguf", "model_info": info, "tensors": tensors, "sources": []}
     (staged / "source.json").write_text(json.dumps(source))
-    (staged / "weights-00000.ftw").write_bytes(bytes([tiny.seed]) * 4096)
+    weights = bytes([tiny.seed]) * 4096
+    (staged / "weights-00000.ftw").write_bytes(weights)
     others = [
         {
             "name": path.name,
@@ -92,7 +94,8 @@ def install(paths: Paths, tiny: Tiny = Tiny()) -> Model:
         for path in sorted(staged.iterdir())
         if path.suffix != ".ftw"
     ]
-    shard = {"file": "weights-00000.ftw", "bytes": 4096, "blocks": ["0" * 32]}
+    shard: dict[str, Any] = {"file": "weights-00000.ftw", "bytes": 4096}
+    shard["blocks"] = [xxhash.xxh3_128_hexdigest(weights)]
     index = {"format": "ftw", "version": 1, "family": "llama", "shards": [shard]}
     data = json.dumps(index | {"files": others, "tensors": [], "banks": []}).encode()
     ftw_id = hashlib.sha256(data).hexdigest()

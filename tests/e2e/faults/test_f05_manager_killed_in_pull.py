@@ -1,0 +1,142 @@
+"""F5: SIGKILL of the manager in a pull, at random moments and at every named step."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from ftman.config import Paths
+from tests.e2e.faults import invariants
+from tests.e2e.faults.manager_process import REAL, Answer, Rig, runs, send_signal
+from tests.e2e.faults.real_models import wide_gguf
+from tests.fakes.hub import BadHub
+from tests.ftman.gateway.serving import Tiny, install
+
+PATH = "/x/wide.gguf"
+STEPS = (
+    "pull.resolved",
+    "pull.after_range",
+    "pull.before_convert",
+    "pull.before_verify",
+    "catalog.before_commit",
+    "catalog.after_commit",
+    "files.rename:{}",
+    "files.fsync:{}",
+    "files.write:{}",
+)
+LOST_PER_RANGE, LOST_IN_ALL, OPEN_RANGES = 8 << 20, 64 << 20, 8
+"""R1, and how many ranges one pull has open."""
+
+
+@pytest.fixture
+def hub() -> Iterator[BadHub]:
+    with BadHub() as served:
+        yield served
+
+
+@runs
+def test_a_killed_pull_loses_little_and_shows_nothing_half(
+    rig: Rig, hub: BadHub, num_points: int
+) -> None:
+    data = wide_gguf(rig.root / "wide.gguf")
+    url = hub.add(PATH, data, f"slow:{2 * len(data)}")
+    install(Paths(rig.home, rig.home / "models"), Tiny("earlier:latest"))
+    earlier = rig.check_store()
+    kills = 0
+    for number in range(num_points):
+        if number % 2:
+            plan = f"{rig.rng.choice(STEPS).format(rig.rng.randrange(8, 20))}=kill"
+            kills += killed_at_a_step(rig, url, plan)
+        else:
+            kills += killed_when_so_much_is_there(rig, url, rig.rng.uniform(0.01, 0.99))
+        present = rig.check_store()
+        assert earlier.items() <= present.items(), "what was there before is gone"
+        assert set(present) <= {*earlier, "wide/latest"}
+    assert kills
+    with rig.manager(REAL) as manager:
+        ended_well(rig.pull(manager.url, url))
+    assert set(rig.check_store()) == {*earlier, "wide/latest"}
+    assert invariants.orphans(rig.home / "models") == []
+    lost = kills * min(OPEN_RANGES * LOST_PER_RANGE, LOST_IN_ALL, len(data))
+    assert hub.bytes_sent(PATH) <= len(data) + lost
+
+
+@runs
+def test_a_clean_stop_in_a_pull_fetches_nothing_twice(
+    rig: Rig, hub: BadHub, num_points: int
+) -> None:
+    data = wide_gguf(rig.root / "wide.gguf")
+    url = hub.add(PATH, data, f"slow:{2 * len(data)}")
+    for _ in range(num_points // 2):
+        fraction = rig.rng.uniform(0.01, 0.5)
+        with rig.manager(REAL) as manager:
+
+            def stop(answer: Answer, pid: int = manager.process.pid, at: float = fraction) -> None:
+                if arrived(answer) >= at:
+                    send_once(stopped, pid)
+
+            stopped: set[int] = set()
+            rig.pull(manager.url, url, stop)
+            if stopped:
+                assert manager.process.wait(25) == 0
+    with rig.manager(REAL) as manager:
+        ended_well(rig.pull(manager.url, url))
+    # What was on its way in each of the connections at the stop is all that may be sent again.
+    on_its_way = OPEN_RANGES * (1 << 20) * (num_points // 2)
+    assert hub.bytes_sent(PATH) <= len(data) + min(on_its_way, len(data) // 4)
+
+
+def arrived(answer: Answer) -> float:
+    """Fraction of the file that the last line reports."""
+    last = answer.values[-1]
+    if not str(last.get("status", "")).startswith("pulling ") or not last.get("total"):
+        return 0.0
+    return float(last.get("completed", 0)) / float(last["total"])
+
+
+def send_once(stopped: set[int], pid: int) -> None:
+    """SIGTERM, the first time only: a second one changes nothing, but says less."""
+    if pid not in stopped:
+        stopped.add(pid)
+        send_signal(pid, signal.SIGTERM)
+
+
+def ended_well(answer: Answer) -> None:
+    """It ended once, with success."""
+    assert answer.values[-1] == {"status": "success"}, answer.values[-1]
+    assert sum(value["status"] == "success" for value in answer.values) == 1
+    assert not answer.broken
+
+
+def killed_when_so_much_is_there(rig: Rig, url: str, fraction: float) -> int:
+    """Kill when a fraction has arrived. Returns 1 if the pull was cut."""
+    with rig.manager(REAL) as manager:
+
+        def on_line(answer: Answer) -> None:
+            if arrived(answer) >= fraction:
+                send_signal(manager.process.pid, signal.SIGKILL)
+
+        answer = rig.pull(manager.url, url, on_line)
+        if answer.broken:
+            manager.process.wait(10)
+    return cut_or_done(answer)
+
+
+def killed_at_a_step(rig: Rig, url: str, plan: str) -> int:
+    """Kill at a named point. Returns 1 if the pull reached it."""
+    with rig.manager(REAL, FT_FAULTS=plan) as manager:
+        answer = rig.pull(manager.url, url)
+        if answer.broken:
+            assert manager.process.wait(10) == -signal.SIGKILL, plan
+    return cut_or_done(answer)
+
+
+def cut_or_done(answer: Answer) -> int:
+    """1 for a cut pull; never an error: nothing but the manager was hurt."""
+    if answer.broken:
+        assert not any(value.get("status") == "success" for value in answer.values)
+        return 1
+    ended_well(answer)
+    return 0
