@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PROMPT ?= Why is the sky blue? Answer in two sentences.
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check -q
+PIP := $(PY) -m pip --disable-pip-version-check -q -q
 NATIVE := build/native
 SOURCES := $(shell find ftman ftengine native registry modelfiles -type f -not -name '*.pyc' 2>/dev/null)
 export PIP_NO_INPUT := 1

@@ -65,6 +65,8 @@ class PullRun:
         faults.hit("pull.resolved")
         installed = await in_thread(self._up_to_date, resolved) if changes is None else None
         if installed is not None:
+            # A run that was cut off after its commit left these behind.
+            await in_thread(self._remove_partials, resolved)
             self._emit(_bar_start(resolved.source, "pulling", resolved.source.bytes, full=True))
             self._emit(Progress("success", phase="done", detail="up to date"))
             return installed
@@ -253,6 +255,10 @@ class PullRun:
     def _clean_up(self, resolved: Resolved, folder: Path) -> None:
         """Remove this job's folder, and those of older revisions of the same name."""
         files.remove_tree(folder)
+        self._remove_partials(resolved)
+
+    def _remove_partials(self, resolved: Resolved) -> None:
+        """Remove what no running job holds of this name."""
         for other in sorted(self._tools.paths.partial.glob("*/job.json")):
             try:
                 name = json.loads(files.read_bytes(other, limit=1 << 16))["name"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from ftman.cli.client import probe
+from ftman.cli.client import is_local, probe
 from ftman.cli.session import Session
 from ftman.clock import SYSTEM, pause
 from ftman.errors import FtmanError
@@ -21,14 +22,26 @@ def run(args: argparse.Namespace, session: Session) -> int:
         session.out.note("the ft manager is not running")
         return 0
     with manager:
+        pid = int(manager.get("/api/ft/status")["pid"])
         manager.post("/api/ft/shutdown", {})
     limit = SYSTEM.monotonic() + LIMIT_S
-    while probe(manager.url) == "ft":
+    # It stops listening first and ends its engines then: gone is when the process is gone.
+    while probe(manager.url) == "ft" or (is_local(manager.url) and _is_there(pid)):
         if SYSTEM.monotonic() > limit:
             raise FtmanError(
-                f"the ft manager at {manager.url} still answers after {LIMIT_S:.0f} s",
+                f"the ft manager at {manager.url} is still there after {LIMIT_S:.0f} s",
                 hint=f"Its log may say why: {session.config.paths.logs / 'manager.log'}",
             )
         pause(POLL_S)
     session.out.note("the ft manager has ended")
     return 0
+
+
+def _is_there(pid: int) -> bool:
+    if os.name != "posix":  # there, signal 0 is Ctrl-C
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -22,9 +22,9 @@ from tests.e2e.faults.manager_process import (
     until,
 )
 from tests.fakes.engine import FakeScript
-from tests.ftman.gateway.serving import install
+from tests.ftman.gateway.serving import ids_of, install
 
-ENDLESS = fake(FakeScript(token_s=0.002))
+LONG = fake(FakeScript(tokens=ids_of("hello world ") * 30, token_s=0.005))
 GONE_LIMIT_S = 5.0
 RESTART_LIMIT_S = 2.0
 
@@ -38,7 +38,7 @@ def test_the_client_sees_a_broken_answer_and_the_next_manager_is_right(
     expected = rig.check_store()
     for _ in range(num_points):
         after = rig.rng.randrange(1, 60)
-        with rig.manager(ENDLESS, FT_ADOPT=str(int(adopt))) as manager:
+        with rig.manager(LONG, FT_ADOPT=str(int(adopt))) as manager:
 
             def kill(answer: Answer, pid: int = manager.process.pid, after: int = after) -> None:
                 if len(answer.lines) == after:
@@ -52,7 +52,7 @@ def test_the_client_sees_a_broken_answer_and_the_next_manager_is_right(
         if not adopt:
             until(lambda: not engine_pids(rig.home), GONE_LIMIT_S)
         started = time.monotonic()
-        with rig.manager(ENDLESS, FT_ADOPT=str(int(adopt))) as manager:
+        with rig.manager(LONG, FT_ADOPT=str(int(adopt))) as manager:
             assert time.monotonic() - started <= 2 * RESTART_LIMIT_S
             shown = engines(manager.url)
             assert [item["name"] for item in shown] == (["tiny:latest"] if adopt else [])
