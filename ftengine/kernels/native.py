@@ -57,6 +57,8 @@ class NativeKernels:
     ) -> NativeKernels:
         """Load the library and start its threads (0 = one per usable CPU, the caller included).
 
+        Threads and target belong to the process: a second load changes them for the first too.
+
         Raises: EngineError("native_missing") naming how to build it; ("native_call") where the
         target is unknown.
         """

@@ -29,7 +29,7 @@ bool has_avx512() {
 #endif
 
 const Target kTargets[] = {
-    // best first
+// best first
 #if defined(FT_HAVE_AVX512)
     {&kAvx512Table, has_avx512},
 #endif

@@ -163,8 +163,10 @@ FT_INLINE void sum_chunk(const uint8_t* p, const float* const* x, int64_t k, VF 
     for (int w = 0; w < kHalfWords; ++w)
       add_words<W, T, R, 2, kHalfWords>(p + w * kWordBytes, x, k + w * W::kWordElements, s);
   } else {
+    FT_UNROLL
     for (int w = 0; w < kHalfWords; ++w)
       add_words<W, T, R, 1, 1>(p + w * kWordBytes, x, k + w * W::kWordElements, s);
+    FT_UNROLL
     for (int w = kHalfWords; w < 2 * kHalfWords; ++w)
       add_words<W, T, R, 1, 1>(p + w * kWordBytes, x, k + w * W::kWordElements, s + 1);
   }

@@ -96,6 +96,7 @@ def orphans(models: Path) -> list[str]:
 def ended_once(answer: Answer, *, may_break: bool = False) -> None:
     """I4: one end, of one kind: complete, or an error; broken only where the manager was killed."""
     ends = sum(bool(value.get("done")) for value in answer.values if "done" in value)
+    ends += sum(value.get("status") == "success" for value in answer.values)
     ends += answer.lines.count("data: [DONE]")
     errors = sum("error" in value for value in answer.values)
     assert ends + errors + answer.broken == 1, (ends, errors, answer.broken, answer.lines[-3:])

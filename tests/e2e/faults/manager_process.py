@@ -29,7 +29,6 @@ CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content"
 runs = pytest.mark.parametrize("num_points", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
 """Every fault runs at this many random points."""
 
-__all__ = ["CHAT", "FAKE", "REAL", "Answer", "ManagerProcess", "Rig", "runs"]
 _LIMITED = (
     "import os,resource,sys;n=int(sys.argv[1]);"
     "resource.setrlimit(resource.RLIMIT_FSIZE,(n,n));os.execv(sys.argv[2],sys.argv[2:])"
@@ -173,6 +172,27 @@ class Rig:
         """SIGKILL, and wait for the end."""
         manager.process.kill()
         manager.process.wait(10)
+
+
+def arrived(answer: Answer) -> float:
+    """Fraction of the file that the last line of a pull reports."""
+    last = answer.values[-1]
+    if not str(last.get("status", "")).startswith("pulling ") or not last.get("total"):
+        return 0.0
+    return float(last.get("completed", 0)) / float(last["total"])
+
+
+def begun_at(answer: Answer) -> float:
+    """Fraction of the file that was there when the pull began."""
+    values = (v for v in answer.values if v.get("total") and v["status"].startswith("pulling "))
+    first = next(values, {"total": 1, "completed": 1})
+    return float(first.get("completed", 0)) / float(first["total"])
+
+
+def ended_well(answer: Answer) -> None:
+    """A pull that ended once, with success."""
+    invariants.ended_once(answer)
+    assert answer.values[-1] == {"status": "success"}, answer.values[-1]
 
 
 def engines(url: str) -> list[dict[str, Any]]:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from ftman.config import Paths
 from tests.e2e.faults import invariants
-from tests.e2e.faults.manager_process import REAL, Answer, Rig, runs, send_signal
+from tests.e2e.faults.manager_process import (
+    REAL,
+    Answer,
+    Rig,
+    arrived,
+    begun_at,
+    ended_well,
+    runs,
+    send_signal,
+)
 from tests.e2e.faults.real_models import wide_gguf
 from tests.fakes.hub import BadHub
 from tests.ftman.gateway.serving import Tiny, install
@@ -77,7 +87,9 @@ def test_a_clean_stop_in_a_pull_fetches_nothing_twice(
             def stop(answer: Answer, pid: int = manager.process.pid, at: float = fraction) -> None:
                 if arrived(answer) >= at and not stopped:
                     stopped.append(arrived(answer))
-                    send_signal(pid, signal.SIGTERM)
+                    send_signal(pid, signal.SIGINT)
+                    time.sleep(0.05)
+                    send_signal(pid, signal.SIGINT)
 
             stopped: list[float] = []
             answer = rig.pull(manager.url, url, stop)
@@ -88,32 +100,11 @@ def test_a_clean_stop_in_a_pull_fetches_nothing_twice(
             assert manager.process.wait(25) == 0
             reached = stopped[0]
             invariants.ended_once(answer)
+            assert answer.complete or "shutting down" in answer.error, answer.lines[-1]
     with rig.manager(REAL) as manager:
         answer = rig.pull(manager.url, url)
         ended_well(answer)
         assert begun_at(answer) >= reached
-
-
-def begun_at(answer: Answer) -> float:
-    """Fraction of the file that was there when the pull began."""
-    values = (v for v in answer.values if v.get("total") and v["status"].startswith("pulling "))
-    first = next(values, {"total": 1, "completed": 1})
-    return float(first.get("completed", 0)) / float(first["total"])
-
-
-def arrived(answer: Answer) -> float:
-    """Fraction of the file that the last line reports."""
-    last = answer.values[-1]
-    if not str(last.get("status", "")).startswith("pulling ") or not last.get("total"):
-        return 0.0
-    return float(last.get("completed", 0)) / float(last["total"])
-
-
-def ended_well(answer: Answer) -> None:
-    """It ended once, with success."""
-    assert answer.values[-1] == {"status": "success"}, answer.values[-1]
-    assert sum(value["status"] == "success" for value in answer.values) == 1
-    assert not answer.broken
 
 
 def killed_when_so_much_is_there(rig: Rig, url: str, fraction: float) -> int:

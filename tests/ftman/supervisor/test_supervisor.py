@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,10 +201,13 @@ def test_close_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 
 def test_close_lets_a_running_answer_finish_and_refuses_new_ones(tmp_path: Path) -> None:
     async def main() -> None:
-        async with supervised(tmp_path, FakeScript(token_s=0.01)) as (supervisor, _):
+        script = FakeScript(token_s=0.01)
+        patient = replace(QUICK, drain_s=20.0, wedge_s=20.0)
+        async with supervised(tmp_path, script, timings=patient) as (supervisor, _):
             async with supervisor.lease(A, keep_alive_s=None) as lease:
                 answer = asyncio.create_task(ask(lease, max_tokens=20))
-                await asyncio.sleep(0.05)
+                while "fake_running 1" not in await lease.client.metrics():
+                    await asyncio.sleep(0.005)
                 closing = asyncio.create_task(supervisor.close())
                 assert len(await answer) == 20
                 await closing
