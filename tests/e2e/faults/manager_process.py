@@ -74,9 +74,13 @@ class Answer:
     @property
     def complete(self) -> bool:
         """It has its proper end."""
-        return bool(self.lines) and (
-            self.lines[-1] == "data: [DONE]" or self.values[-1].get("done")
-        )
+        last = self.lines[-1] if self.lines else ""
+        return last == "data: [DONE]" or '"done":true' in last or '"status":"success"' in last
+
+    @property
+    def statuses(self) -> list[str]:
+        """Words of a pull, repeats left out."""
+        return list(dict.fromkeys(str(value.get("status", "")) for value in self.values))
 
 
 def ask(
@@ -149,6 +153,8 @@ class Rig:
         self, command: tuple[str, ...] = FAKE, **environment: str
     ) -> Iterator[ManagerProcess]:
         """A manager on the store. After its end: nothing left running, nothing written outside."""
+        if command == REAL:
+            self._be_calibrated()
         with manager_process(self.home, command, **self._environment | environment) as started:
             yield started
             sockets = invariants.engine_sockets(self.home)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -74,7 +75,7 @@ def test_a_full_disk_stops_the_pull_and_nothing_else(
     rig: Rig, small_disk: Path, hub: BadHub, num_points: int
 ) -> None:
     data = wide_gguf(rig.root / "wide.gguf")
-    url = hub.add(PATH, data, f"slow:{2 * len(data)}")
+    url = hub.add(PATH, data, f"slow:{len(data)}")
     install(Paths(rig.home, rig.home / "models"))
     with rig.manager(SLOW) as manager:
         for _ in range(num_points):
@@ -84,7 +85,6 @@ def test_a_full_disk_stops_the_pull_and_nothing_else(
             thread.join(30)
             ended_in_words(stopped)
             ended_well_as_chat(talk[0])
-            assert not httpx.get(f"{manager.url}/api/jobs").is_success
             again = rig.pull(manager.url, url)
             ended_well(again)
             assert set(rig.check_store()) == {"tiny/latest", "wide/latest"}
@@ -96,11 +96,12 @@ def test_a_full_disk_stops_the_pull_and_nothing_else(
 
 def stop_by_ballast(rig: Rig, url: str, source: str, disk: Path) -> Answer:
     """Pull, and fill the disk at a random moment; gives the space back at the end."""
-    fraction = rig.rng.uniform(0.02, 0.98)
+    fraction = rig.rng.uniform(0.02, 0.9)
     ballast: list[Path] = []
 
     def on_line(answer: Answer) -> None:
-        if arrived(answer) >= fraction and not ballast:
+        converting = answer.statuses[-1].startswith("converting")
+        if (converting or arrived(answer) >= fraction) and not ballast:
             ballast.append(fill(disk))
 
     stopped = rig.pull(url, source, on_line)
@@ -114,9 +115,8 @@ def ended_in_words(answer: Answer) -> None:
     invariants.ended_once(answer)
     if answer.complete:
         return  # the last byte was on the disk already
-    assert "disk is full" in answer.error or "must stay free" in answer.error, answer.error
-    assert " has " in answer.error
-    assert "to come" in answer.error
+    assert answer.values[-1]["code"] == "disk_full", answer.lines[-1]
+    assert len(re.findall(r"\d+(\.\d+)? ?[kMG]?B|\d+ .*bytes", answer.error)) >= 2, answer.error
 
 
 def ended_well_as_chat(answer: Answer) -> None:
@@ -140,10 +140,12 @@ def test_a_full_disk_in_the_last_steps_keeps_what_was_fetched(
     data = wide_gguf(rig.root / "wide.gguf")
     url = hub.add(PATH, data)
     number = rig.rng.randrange(1, 12)
-    with rig.manager(FAKE, **{key: plan.format(n=number) for key, plan in faults.items()}) as manager:
+    with rig.manager(
+        FAKE, **{key: plan.format(n=number) for key, plan in faults.items()}
+    ) as manager:
         failed = rig.pull(manager.url, url)
         invariants.ended_once(failed)
-        assert "disk is full" in failed.error or "No space left" in failed.error, failed.lines[-1]
+        assert failed.values[-1]["code"] == "disk_full", failed.lines[-1]
         assert rig.check_store() == {}
     with rig.manager() as manager:
         again = rig.pull(manager.url, url)
@@ -156,8 +158,10 @@ def test_a_full_disk_in_the_last_steps_keeps_what_was_fetched(
 def test_a_log_that_cannot_grow_stops_nothing(rig: Rig) -> None:
     install(Paths(rig.home, rig.home / "models"))
     with rig.manager(with_file_limit(FAKE, LOG_LIMIT_BYTES)) as manager:
-        for _ in range(40):
-            httpx.get(f"{manager.url}/{'x' * 4000}", trust_env=False)
+        with httpx.Client(trust_env=False) as client:
+            while len(manager.log) < LOG_LIMIT_BYTES:
+                client.get(f"{manager.url}/{'x' * 200}")
+            client.get(f"{manager.url}/")
         assert len(manager.log) == LOG_LIMIT_BYTES
         body = CHAT | {"options": {"num_predict": 4}}
         done = [threading.Thread(target=ask, args=(manager.url, body)) for _ in range(4)]

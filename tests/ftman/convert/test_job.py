@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from ftman.convert.messages import (
 )
 from ftman.convert.plan import built_families, require_family
 from ftman.errors import CannotFitError, FtmanError, IntegrityError, UnsupportedError
+from tests.fakes.processes import children
 
 CONVERTER = Path(__file__).parents[2] / "fakes" / "converter.py"
 DATA = bytes(range(256)) * 1000
@@ -147,15 +147,9 @@ def test_cancelling_ends_the_child_and_keeps_its_journal(spec: ConvertSpec, tmp_
             await task
         assert journal.exists()
 
+    before = children()
     asyncio.run(cancel())
-    assert not _children()
-
-
-def _children() -> list[str]:
-    tasks = Path(f"/proc/{os.getpid()}/task")
-    if not tasks.is_dir():
-        pytest.skip("no /proc here")
-    return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    assert children() == before
 
 
 def test_families_are_listed_or_unknown() -> None:

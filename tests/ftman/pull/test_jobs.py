@@ -18,6 +18,7 @@ from ftman.pull.job_store import SCHEMA_VERSION, JobStore, JobView
 from ftman.pull.jobs import PARTIAL_AGE_S, JobManager
 from ftman.pull.progress import Bar, Progress, RateMeter
 from tests.fakes.hub import BadHub
+from tests.fakes.processes import children
 from tests.ftman.pull.conftest import Station, gguf_bytes, options
 
 DATA = gguf_bytes(400_001)
@@ -148,15 +149,9 @@ def test_closing_the_manager_ends_jobs_and_children(station: Station, hub: BadHu
         with pytest.raises(FtmanError, match="cancelled"):
             await viewer
 
+    before = children()
     asyncio.run(close())
-    assert not _children()
-
-
-def _children() -> list[str]:
-    tasks = Path(f"/proc/{os.getpid()}/task")
-    if not tasks.is_dir():
-        pytest.skip("no /proc here")
-    return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    assert children() == before
 
 
 def test_a_running_job_claims_what_it_installs(station: Station, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from ftman.supervisor.client import (
     parse_hello,
 )
 from tests.fakes.engine import FakeScript
-from tests.ftman.supervisor.harness import QUICK, alive, ask, make_spec, supervised, until
+from tests.ftman.supervisor.harness import alive, ask, make_spec, supervised, until
 
 A = make_spec()
 GOOD = FakeScript()
@@ -42,8 +41,7 @@ def test_lie_in_a_stream_is_a_protocol_error_and_replaces_the_engine(
 ) -> None:
     async def main() -> None:
         scripts = [FakeScript(lie=lie), GOOD]
-        patient = replace(QUICK, wedge_s=20.0)
-        async with supervised(tmp_path, scripts, timings=patient) as (supervisor, launcher):
+        async with supervised(tmp_path, scripts) as (supervisor, launcher):
             async with supervisor.lease(A, keep_alive_s=None) as lease:
                 pid = supervisor.running()[0].pid
                 with pytest.raises(EngineDiedError) as caught:

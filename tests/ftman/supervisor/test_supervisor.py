@@ -48,20 +48,20 @@ async def fail_with(supervisor: Supervisor, max_tokens: int = 50) -> tuple[Ftman
 
 def test_lease_starts_an_engine_reports_the_load_and_streams(tmp_path: Path) -> None:
     async def main() -> None:
-        script = FakeScript(load_s=0.2, total_bytes=400)
+        script = FakeScript(load_s=0.5, load_steps=10, total_bytes=400)
         async with supervised(tmp_path, script) as (supervisor, launcher):
             told: list[Waiting] = []
             async with supervisor.lease(A, keep_alive_s=None, on_wait=told.append) as lease:
                 assert await ask(lease) == [1, 2, 3, 1]
                 assert lease.info.ftw_id == "aaaa"
-                assert lease.load_s > 0.15
+                assert lease.load_s > 0.4
                 (running,) = supervisor.running()
                 assert (running.state, running.in_use, running.size_bytes) == ("ready", 1, 400)
                 assert alive(running.pid)
             assert {waiting.kind for waiting in told} == {"load"}
             assert len({waiting.loaded_bytes for waiting in told}) > 2, "progress was shown"
             async with supervisor.lease(A, keep_alive_s=None) as again:
-                assert again.load_s < 0.1
+                assert again.load_s < 0.4
             assert len(launcher.launched) == 1
             assert supervisor.uses("aaaa")
             assert not supervisor.uses("bbbb")
@@ -154,7 +154,8 @@ def test_wedged_engine_is_replaced_and_its_request_gets_a_typed_error(
     tmp_path: Path, script: FakeScript
 ) -> None:
     async def main() -> None:
-        async with supervised(tmp_path, [script, GOOD]) as (supervisor, _):
+        short = replace(QUICK, wedge_s=0.5)
+        async with supervised(tmp_path, [script, GOOD], timings=short) as (supervisor, _):
             async with supervisor.lease(A, keep_alive_s=None):
                 pid = supervisor.running()[0].pid
             error, ids = await fail_with(supervisor)
@@ -169,14 +170,14 @@ def test_wedged_engine_is_replaced_and_its_request_gets_a_typed_error(
 
 def test_long_idle_engine_is_not_taken_for_wedged(tmp_path: Path) -> None:
     async def main() -> None:
-        short = Timings(poll_s=0.02, wedge_s=0.15)
+        short = Timings(poll_s=0.02, wedge_s=0.5)
         script = FakeScript(token_s=0.03)
         async with (
             supervised(tmp_path, script, timings=short) as (supervisor, _),
             supervisor.lease(A, keep_alive_s=None) as lease,
         ):
             await ask(lease, max_tokens=1)
-            for _ in range(6):
+            for _ in range(13):
                 await asyncio.sleep(0.05)
             assert len(await ask(lease, max_tokens=10)) == 10
 
@@ -202,7 +203,7 @@ def test_close_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 def test_close_lets_a_running_answer_finish_and_refuses_new_ones(tmp_path: Path) -> None:
     async def main() -> None:
         script = FakeScript(token_s=0.01)
-        patient = replace(QUICK, drain_s=20.0, wedge_s=20.0)
+        patient = replace(QUICK, drain_s=20.0)
         async with supervised(tmp_path, script, timings=patient) as (supervisor, _):
             async with supervisor.lease(A, keep_alive_s=None) as lease:
                 answer = asyncio.create_task(ask(lease, max_tokens=20))
@@ -466,6 +467,3 @@ def test_eight_leases_at_once_share_one_engine(tmp_path: Path) -> None:
             assert len(launcher.launched) == 1
 
     asyncio.run(main())
-
-
-assert QUICK.wedge_s < 1.0, "the tests above count on short deadlines"

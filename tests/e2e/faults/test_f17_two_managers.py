@@ -1,0 +1,162 @@
+"""F17: two managers on one store, two clients at one pull, removal and clean-up in the middle."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from ftman.config import Paths
+from tests.e2e.faults import invariants
+from tests.e2e.faults.manager_process import (
+    CHAT,
+    FAKE,
+    Answer,
+    Rig,
+    arrived,
+    ask,
+    ended_well,
+    fake,
+    in_background,
+    runs,
+    until,
+)
+from tests.e2e.faults.real_models import wide_gguf
+from tests.e2e.faults.test_f15_port_taken import environment, launch
+from tests.e2e.processes import ROOT
+from tests.fakes.engine import FakeScript
+from tests.fakes.hub import BadHub
+from tests.ftman.gateway.serving import Tiny, ids_of, install
+
+PATH = "/x/wide.gguf"
+PLAN_BYTES = (4 << 20) + 1
+"""Read on their own, before anything is fetched to stay."""
+SLOW = fake(FakeScript(tokens=ids_of("hello world ") * 30, token_s=0.005))
+
+
+@pytest.fixture
+def hub() -> Iterator[BadHub]:
+    with BadHub() as served:
+        yield served
+
+
+@runs
+def test_of_many_managers_on_one_store_one_wins(rig: Rig, num_points: int) -> None:
+    for _ in range(max(1, num_points // 3)):
+        racers = []
+        for _ in range(3):
+            racers.append(launch(rig.home, "127.0.0.1:0"))
+            time.sleep(rig.rng.uniform(0, 0.03))
+        try:
+            until(lambda racers=racers: sum(r.poll() is None for r in racers) == 1, 30)
+            winner = next(racer for racer in racers if racer.poll() is None)
+            for racer in racers:
+                if racer is not winner:
+                    assert racer.stderr is not None
+                    told = racer.stderr.read()
+                    assert racer.returncode == 1
+                    assert "is in use by another ft manager (pid " in told, told
+        finally:
+            for racer in racers:
+                racer.terminate()
+                racer.communicate(timeout=20)
+        assert winner.returncode == 0
+        invariants.nothing_is_left(rig.home, [])
+
+
+@runs
+def test_two_clients_at_one_pull_fetch_it_once(rig: Rig, hub: BadHub, num_points: int) -> None:
+    data = wide_gguf(rig.root / "wide.gguf")
+    url = hub.add(PATH, data, f"slow:{len(data)}")
+    with rig.manager(SLOW) as manager:
+        for number in range(num_points // 2):
+            before = hub.bytes_sent(PATH)
+            second: list[Answer] = []
+            late = rig.rng.uniform(0, 0.9)
+
+            def join(answer: Answer, late: float = late, second: list[Answer] = second) -> None:
+                if arrived(answer) >= late and not threads:
+                    work = lambda: second.append(rig.pull(manager.url, url))  # noqa: E731
+                    threads.append(in_background(work))
+
+            threads: list[object] = []
+            ended_well(rig.pull(manager.url, url, join))
+            if threads:
+                until(lambda second=second: second, 30)
+                ended_well(second[0])
+            assert hub.bytes_sent(PATH) - before <= len(data) + PLAN_BYTES, number
+            assert delete(manager.url, "wide") == 200
+        assert rig.check_store() == {}
+
+
+@runs
+def test_removal_in_a_pull_and_in_an_answer_harms_neither(
+    rig: Rig, hub: BadHub, num_points: int
+) -> None:
+    data = wide_gguf(rig.root / "wide.gguf")
+    url = hub.add(PATH, data, f"slow:{len(data)}")
+    paths = Paths(rig.home, rig.home / "models")
+    install(paths, Tiny("other:latest", seed=1))
+    with rig.manager(SLOW) as manager:
+        for _ in range(num_points // 2):
+            install(paths)
+            moment = rig.rng.uniform(0, 0.9)
+            codes: list[int] = []
+
+            def disturb(answer: Answer, at: float = moment, codes: list[int] = codes) -> None:
+                if not codes and arrived(answer) >= at:
+                    codes.extend([delete(manager.url, "wide"), delete(manager.url, "tiny")])
+                    codes.append(collect(manager.url))
+
+            talk: list[Answer] = []
+            thread = in_background(lambda talk=talk: talk.append(ask(manager.url, CHAT)))  # type: ignore[misc]
+            until(lambda: any(v.lines for v in talk) or running(manager.url))
+            ended_well(rig.pull(manager.url, url, disturb))
+            thread.join(30)
+            invariants.ended_once(talk[0])
+            assert talk[0].complete, talk[0].lines[-1]
+            assert codes[:2] == [404, 200]
+            assert set(rig.check_store()) == {"other/latest", "wide/latest"}
+            assert delete(manager.url, "wide") == 200
+            httpx.post(f"{manager.url}/api/ft/gc", timeout=20)
+        assert "Traceback" not in manager.log
+
+
+def running(url: str) -> bool:
+    """Whether an answer is being made."""
+    models = httpx.get(f"{url}/api/ps", trust_env=False).json()["models"]
+    return any(item["ft"]["in_use"] for item in models)
+
+
+def delete(url: str, name: str) -> int:
+    """DELETE /api/delete; its status."""
+    reply = httpx.request("DELETE", f"{url}/api/delete", json={"model": name}, trust_env=False)
+    return reply.status_code
+
+
+def collect(url: str) -> int:
+    """Collect garbage through the manager; its status."""
+    return httpx.post(f"{url}/api/ft/gc", json={}, trust_env=False, timeout=20).status_code
+
+
+def test_gc_from_the_command_line_goes_through_the_manager(rig: Rig) -> None:
+    install(Paths(rig.home, rig.home / "models"))
+    before = rig.check_store()
+    command = (FAKE[0], "-m", "ftman", "gc")
+    with rig.manager(FAKE) as manager:
+        host = manager.url.removeprefix("http://")
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment(rig.home, host),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert rig.check_store() == before
+        invariants.answers_when_healthy(manager.url)
