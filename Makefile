@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-PROMPT ?= Why is the sky blue? Answer in two sentences.
+PROMPT ?= What is the capital of France?
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q -q
 NATIVE := build/native
@@ -50,8 +50,8 @@ $(VENV)/.ready:
 	@echo "ft: creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@if [ -n "$(ZIG)" ]; then $(PIP) install ziglang && \
-	  printf '#!/bin/sh\nexec "%s" -m ziglang cc "$$@"\n' "$(CURDIR)/$(PY)" > $(VENV)/bin/zig-cc && \
-	  printf '#!/bin/sh\nexec "%s" -m ziglang c++ "$$@"\n' "$(CURDIR)/$(PY)" > $(VENV)/bin/zig-c++ && \
+	  printf '#!/bin/sh\nexec "%s" -I -m ziglang cc "$$@"\n' "$(CURDIR)/$(PY)" > $(VENV)/bin/zig-cc && \
+	  printf '#!/bin/sh\nexec "%s" -I -m ziglang c++ "$$@"\n' "$(CURDIR)/$(PY)" > $(VENV)/bin/zig-c++ && \
 	  chmod +x $(VENV)/bin/zig-cc $(VENV)/bin/zig-c++; fi
 	@touch $@
 
