@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
-from ftman.errors import BusyError, FtmanError
+from ftman.errors import BusyError, FtmanError, UsageError
 from ftman.gateway import extras, ollama, openai, serve_process
 from ftman.gateway.access import AccessRules, rules_for
 from ftman.gateway.body import MAX_BODY_BYTES, FieldError, decompress, too_large
@@ -159,6 +159,9 @@ class Gateway:
         head: tuple[tuple[str, str], ...],
         outcome: _Outcome,
     ) -> None:
+        if "transfer-encoding" in call.headers and "content-length" in call.headers:
+            # A proxy in front may read the length where we read the chunks: two requests in one.
+            raise UsageError("a request may have Content-Length or Transfer-Encoding, not both")
         if route.body == "stream":
             call = replace(call, chunks=_chunks(receive))
             reply = await route.handler(call)
@@ -207,7 +210,7 @@ class Gateway:
     async def _body(self, call: Call, receive: Receive) -> bytes:
         announced = call.headers.get("content-length", "0")
         if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
-            await _discard(receive)
+            await _discard(receive, self._clock)
             raise too_large(MAX_BODY_BYTES)
         parts: list[bytes] = []
         size = 0
@@ -218,7 +221,7 @@ class Gateway:
                 self._bodies_bytes += len(chunk)
                 if size > MAX_BODY_BYTES:
                     parts.clear()
-                    await _discard(receive)
+                    await _discard(receive, self._clock)
                     raise too_large(MAX_BODY_BYTES)
                 if self._bodies_bytes > MAX_BODIES_BYTES:
                     raise BusyError("too many large requests at once; try again shortly")
@@ -297,15 +300,16 @@ async def _send_reply(
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+async def _chunks(receive: Receive, limit_s: float = 0.0) -> AsyncIterator[bytes]:
     """The body as it arrives.   Raises: ClientGoneError; FieldError 408 for a stalled sender."""
+    limit_s = limit_s or BODY_CHUNK_TIMEOUT_S
     more = True
     while more:
         try:
-            message = await asyncio.wait_for(receive(), BODY_CHUNK_TIMEOUT_S)
+            message = await asyncio.wait_for(receive(), limit_s)
         except asyncio.TimeoutError:
             raise FieldError(
-                f"no byte of the request body arrived for {BODY_CHUNK_TIMEOUT_S:.0f} s", status=408
+                f"no byte of the request body arrived for {limit_s:.0f} s", status=408
             ) from None
         if message["type"] == "http.disconnect":
             raise ClientGoneError
@@ -314,15 +318,17 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-async def _discard(receive: Receive) -> None:
-    """Read on for a moment, so that the client sees the refusal instead of a reset."""
-    with contextlib.suppress(asyncio.TimeoutError, ClientGoneError, FieldError):
-        await asyncio.wait_for(_drain(receive), DRAIN_S)
+async def _discard(receive: Receive, clock: Clock) -> None:
+    """Read on for a moment, so that the client sees the refusal instead of a reset.
 
-
-async def _drain(receive: Receive) -> None:
-    async for _ in _chunks(receive):
-        pass
+    The end is looked for between chunks: cancelling a wait from outside may be lost (before Python
+    3.12) when a chunk comes at the same moment, and then a fast sender is read for ever.
+    """
+    until_s = clock.monotonic() + DRAIN_S
+    with contextlib.suppress(ClientGoneError, FieldError):
+        async for _ in _chunks(receive, DRAIN_S):
+            if clock.monotonic() >= until_s:
+                return
 
 
 async def _disconnect(receive: Receive) -> None:

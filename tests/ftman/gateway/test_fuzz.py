@@ -101,6 +101,11 @@ def status_of(head: bytes) -> int:
             b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz",
             {0, 400},
         ),
+        (
+            b"POST /api/ft/gc HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+            {400},
+        ),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {0, 400}),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 404, 405, 505}),
         (b"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", {405}),
