@@ -21,7 +21,8 @@ import torch
 from ftengine.kernels.native import ExpertBank, HeadLayout, NativeKernels, PackedWeight
 from ftengine.quant.panel32 import expert_layout, packed_bytes
 
-FORMATS = ("q4_1", "q8_0", "bf16")
+FORMATS = ("q4_1", "q8_0", "bf16", "mxfp4", "nvfp4", "fp8_tensor", "fp8_block")
+BANKS = ("q4_1", "mxfp4", "nvfp4", "fp8_block")
 ROWS, COLS = 8192, 2048
 BATCHES = (1, 8, 64, 512)
 HIDDEN, INTER, EXPERTS, SLOTS = 2048, 768, 64, 8
@@ -29,7 +30,7 @@ PROBE_BYTES = 512 << 20
 
 
 def filled(num_bytes: int) -> torch.Tensor:
-    """Bytes that are small finite numbers in every format (0x2c2c... as float16 scales)."""
+    """Bytes that are small finite numbers in every format, as codes and as scales."""
     return torch.full((num_bytes,), 0x2C, dtype=torch.uint8)
 
 
@@ -158,13 +159,14 @@ def main() -> None:
     info = kernels.info()
     probe = filled(PROBE_BYTES)
     weights = {fmt: Weights(fmt) for fmt in FORMATS}
-    bank = make_bank("q4_1")
+    banks = [make_bank(fmt) for fmt in BANKS]
     samples: dict[str, list[float]] = defaultdict(list)
     for _ in range(given.rounds):
         numbers: dict[str, float] = {}
         numbers["probe GB/s"] = 1e-9 * PROBE_BYTES / seconds(lambda: kernels.stream_read(probe))
         linear_round(kernels, weights, numbers)
-        expert_round(kernels, bank, numbers)
+        for bank in banks:
+            expert_round(kernels, bank, numbers)
         attention_round(kernels, numbers)
         overhead_round(kernels, numbers)
         for name, value in numbers.items():

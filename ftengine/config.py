@@ -10,7 +10,9 @@ from pathlib import Path
 
 from ftengine.errors import EngineError, RequestError
 
-DEVICES = ("cpu",)
+DEVICES = ("cpu", "emulated")
+STRATEGIES = ("resident", "fetch", "cpu", "split", "auto")
+TIERS = ("auto", "memory", "disk")
 COMPUTE = ("bfloat16", "float32")
 KERNELS = ("native", "reference")
 DRAIN_S = 20.0
@@ -20,19 +22,44 @@ ORPHAN_ADOPT_S = 30.0
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """Units: bytes. kv_bytes 0 = context_tokens * num_parallel tokens."""
+    """Units: bytes; expert_slots counts whole experts.
+
+    kv_bytes 0 = context_tokens * num_parallel tokens. expert_slots and expert_bytes are two ways to
+    size the device's expert cache, 0 = what is left. device_bytes: memory of the emulated device,
+    0 = half of what is free. tier: where host experts lie, see ExpertTier in runtime/tiers.py.
+    """
 
     kv_bytes: int = 0
+    expert_slots: int = 0
+    expert_bytes: int = 0
+    device_bytes: int = 0
+    tier: str = "auto"
 
     def __post_init__(self) -> None:
         _check(self.kv_bytes >= 0, "--kv-bytes", self.kv_bytes, "0 (automatic) or more")
+        _check(
+            self.expert_slots >= 0, "--expert-slots", self.expert_slots, "0 (all that fit) or more"
+        )
+        _check(
+            self.expert_bytes >= 0, "--expert-bytes", self.expert_bytes, "0 (all that fit) or more"
+        )
+        _check(self.device_bytes >= 0, "--device-bytes", self.device_bytes, "0 (automatic) or more")
+        _check(self.tier in TIERS, "--tier", self.tier, "one of " + ", ".join(TIERS))
+        if self.expert_slots and self.expert_bytes:
+            raise _bad(
+                "--expert-bytes", self.expert_bytes, "left out where --expert-slots is given"
+            )
 
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """Where and how numbers are computed. threads 0 = one per core the process may use."""
+    """Where and how numbers are computed. threads 0 = one per core the process may use.
+
+    strategy: who computes experts that are not on the device; empty = the device's own default.
+    """
 
     device: str = "cpu"
+    strategy: str = ""
     compute: str = "bfloat16"
     kernels: str = "native"
     threads: int = 0
@@ -44,6 +71,18 @@ class ComputeConfig:
         _check(self.compute in COMPUTE, "--compute", self.compute, "one of " + ", ".join(COMPUTE))
         _check(self.kernels in KERNELS, "--kernels", self.kernels, "one of " + ", ".join(KERNELS))
         _check(0 <= self.threads <= 1024, "--threads", self.threads, "0 to 1024")
+        known = ("", *STRATEGIES)
+        _check(
+            self.strategy in known, "--strategy", self.strategy, "one of " + ", ".join(STRATEGIES)
+        )
+        if self.device == "cpu" and self.strategy not in ("", "cpu"):
+            rule = "cpu: --device cpu has no memory of its own to copy experts to"
+            raise _bad("--strategy", self.strategy, rule)
+
+    @property
+    def chosen_strategy(self) -> str:
+        """The strategy in force."""
+        return self.strategy or ("cpu" if self.device == "cpu" else "auto")
 
 
 @dataclass(frozen=True)
@@ -95,6 +134,10 @@ class EngineConfig:
         _check(1 <= self.num_parallel <= 1024, "--parallel", self.num_parallel, "1 to 1024")
         _check(1 <= self.step_tokens <= 8192, "--step-tokens", self.step_tokens, "1 to 8192")
         _check(self.max_waiting >= 1, "--max-waiting", self.max_waiting, "1 or more")
+        slots = self.memory.expert_slots or self.memory.expert_bytes
+        if slots and self.compute.chosen_strategy == "cpu":
+            rule = "left out: under the strategy cpu every expert is computed where it lies"
+            raise _bad("--expert-slots", slots, rule)
 
 
 def fault_plan() -> str:
@@ -123,8 +166,15 @@ def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, Serve
             threads=given.threads,
             cpu_target=given.cpu_target,
             library=given.library,
+            strategy=given.strategy,
         ),
-        memory=MemoryConfig(kv_bytes=given.kv_bytes),
+        memory=MemoryConfig(
+            kv_bytes=given.kv_bytes,
+            expert_slots=given.expert_slots,
+            expert_bytes=given.expert_bytes,
+            device_bytes=given.device_bytes,
+            tier=given.tier,
+        ),
     )
     server = ServerConfig(
         address=given.address, token=token, adopt=given.adopt, orphan_s=given.orphan_s
@@ -148,6 +198,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--token-file", type=Path, default=None, help="file with the bearer token")
     add("--adopt", action="store_true", help="wait 30 s for a new manager instead of 5 s")
     add("--kv-bytes", type=int, default=0, help="memory for KV pages; 0 = context * parallel")
+    add("--strategy", default="", help="who computes misses: " + ", ".join(STRATEGIES))
+    add("--expert-slots", type=int, default=0, help="experts kept on the device; 0 = what fits")
+    add("--expert-bytes", type=int, default=0, help="the same in bytes")
+    add("--device-bytes", type=int, default=0, help="memory of the emulated device; 0 = automatic")
+    add("--tier", default="auto", help="host experts in memory or on disk: " + ", ".join(TIERS))
     add("--step-tokens", type=int, default=512, help="most tokens of one step")
     add("--max-waiting", type=int, default=512, help="requests that may wait")
     add("--orphan-s", type=float, default=0.0, help="overrides the wait for a manager")

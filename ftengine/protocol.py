@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 PROTOCOL_VERSION = (1, 0)
 """(major, minor). A manager refuses an engine of another major version."""
 
+CHECKSUM_WRONG = "its checksum is wrong"
+"""Part of an error's text when a model's bytes have changed at rest: a pull repairs them."""
+
 LINE_LIMIT_BYTES = 8_000_000
 """No NDJSON line is longer than this; a longer one is a protocol error."""
 
@@ -154,6 +157,68 @@ class Health:
 
 
 @dataclass(frozen=True)
+class ExpertStats:
+    """Routed experts of an engine: the device's slots now, and counts since the start.
+
+    strategy: who computes misses. slots of total experts are on the device, resident of them
+    filled. Experts are counted once per layer and step: hits + misses = experts asked for; misses
+    become fills (copied to slots) or on_cpu; streamed = copied whole layers at a time in prefill.
+    Units: bytes; passes = further rounds of steps that asked for more experts than there are slots;
+    stall_s = seconds waited for copies.
+    """
+
+    strategy: str
+    slots: int
+    resident: int
+    total: int
+    slot_bytes: int
+    hits: int = 0
+    misses: int = 0
+    fills: int = 0
+    on_cpu: int = 0
+    streamed: int = 0
+    link_bytes: int = 0
+    passes: int = 0
+    stall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemoryRequest:
+    """POST /memory: divide memory anew between steps; exactly one of the two is given.
+
+    Units: expert_slots whole experts; kv_bytes bytes of KV pages.
+    """
+
+    expert_slots: int | None = None
+    kv_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        both = (self.expert_slots is None) == (self.kv_bytes is None)
+        _check(not both, "expert_slots, kv_bytes", "must be given one at a time")
+        _check(
+            self.expert_slots is None or self.expert_slots >= 0, "expert_slots", "must be 0 or more"
+        )
+        _check(self.kv_bytes is None or self.kv_bytes >= 1, "kv_bytes", "must be 1 or more")
+
+
+@dataclass(frozen=True)
+class MemoryState:
+    """Answer of POST /memory: how memory is divided now.
+
+    Units: bytes; kv_pages of 16 tokens; device_bytes in all and device_free_bytes, both 0 without
+    a device; preempted = requests whose KV pages went back and that are computed again.
+    """
+
+    expert_slots: int
+    slot_bytes: int
+    kv_bytes: int
+    kv_pages: int
+    device_bytes: int
+    device_free_bytes: int
+    preempted: int = 0
+
+
+@dataclass(frozen=True)
 class EngineInfo:
     """GET /info, once ready: what was loaded and what it may use. Units: bytes, tokens."""
 
@@ -173,6 +238,7 @@ class EngineInfo:
     pid: int
     started_wall_s: float
     notes: tuple[str, ...] = ()
+    experts: ExpertStats | None = None
 
 
 @dataclass(frozen=True)
@@ -260,7 +326,7 @@ def _build(kind: type[T], value: dict[str, Any], where: str) -> T:
             arguments[name] = convert(value[name])
         except ProtocolError:
             raise
-        except (TypeError, ValueError, KeyError, OverflowError):
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
             raise ProtocolError(f"{where}.{name} has the wrong type") from None
     return kind(**arguments)
 
@@ -340,6 +406,10 @@ def _optional_logprobs(value: Any) -> tuple[TokenLogprob | None, ...]:
     return tuple(None if item is None else _logprob(item) for item in value)
 
 
+def _optional_experts(value: Any) -> ExpertStats | None:
+    return None if value is None else _build(ExpertStats, dict(value), "experts")
+
+
 _CONVERTERS: dict[str, Any] = {
     "int": _int,
     "int | None": _optional_int,
@@ -354,6 +424,7 @@ _CONVERTERS: dict[str, Any] = {
     "tuple[str, ...]": _strings,
     "dict[str, str]": _string_map,
     "Sampling": _sampling,
+    "ExpertStats | None": _optional_experts,
     "tuple[TokenLogprob, ...]": _logprobs,
     "tuple[TokenLogprob | None, ...]": _optional_logprobs,
 }

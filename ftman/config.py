@@ -72,9 +72,16 @@ class Paths:
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How engines are started. Units: context in tokens, 0 = the model's default; seconds."""
+    """How engines are started. Units: context in tokens, 0 = the model's default; seconds.
+
+    strategy "" = the device's own; expert_slots 0 = as many as fit; tier: host experts in memory or
+    on disk.
+    """
 
     device: str = "auto"
+    strategy: str = ""
+    expert_slots: int = 0
+    tier: str = "auto"
     compute: str = "bfloat16"
     threads: int = 0
     cpu_target: str = ""
@@ -295,6 +302,9 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "reserve_bytes": _int,
     "debug": _bool,
     "device": _choice("auto", "cpu", "emulated", "cuda", "hip", "xpu"),
+    "strategy": _choice("", "resident", "fetch", "cpu", "split", "auto"),
+    "expert_slots": _int,
+    "tier": _choice("auto", "memory", "disk"),
     "compute": _choice("bfloat16", "float32"),
     "threads": _int,
     "cpu_target": lambda key, value: value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,16 @@ class KvPool:
     def total_bytes(self) -> int:
         """Bytes of all pages."""
         return sum(item.numel() * item.element_size() for item in (*self.keys, *self.values))
+
+    def take_pages(self, source: KvPool, moves: Mapping[int, int]) -> None:
+        """Copy pages of a pool of the same layers. moves: page there -> page here."""
+        if not moves:
+            return
+        there, here = torch.tensor(list(moves)), torch.tensor(list(moves.values()))
+        for mine, theirs in zip(
+            (*self.keys, *self.values), (*source.keys, *source.values), strict=True
+        ):
+            mine[here] = theirs[there]
 
 
 def page_bytes(layers: Sequence[KvShape], dtype: torch.dtype) -> int:

@@ -16,12 +16,14 @@ from ftengine.kernels.native import ExpertBank, NativeKernels
 from ftengine.quant.panel32 import expert_layout
 from ftman.clock import Clock
 
-FORMATS = ("bf16", "q8_0", "q4_1")
+FORMATS = ("bf16", "q8_0", "q4_1", "mxfp4", "nvfp4", "fp8_block")
 HIDDEN = 2048
 INTERMEDIATE = 768
 EXPERTS_PER_TOKEN = 8
 BANK_BYTES = 384 << 20
 """More than any last-level cache of the machines this is for."""
+FILL = 0x2C
+"""A byte that makes a small finite number as every code and every scale, float32 and E8M0 too."""
 ROUNDS = 5
 
 
@@ -40,7 +42,7 @@ def measure_experts(kernels: NativeKernels, fmt: str, clock: Clock) -> float:
     layout = expert_layout(fmt, fmt, HIDDEN, INTERMEDIATE)
     count = BANK_BYTES // layout.row_bytes // EXPERTS_PER_TOKEN * EXPERTS_PER_TOKEN
     data = page_aligned(count * layout.row_bytes).view(count, layout.row_bytes)
-    data.fill_(0x2C)
+    data.fill_(FILL)
     bank = ExpertBank(data, layout, fmt, fmt, HIDDEN, INTERMEDIATE)
     x = torch.full((1, HIDDEN), 0.01)
     out = torch.empty_like(x)

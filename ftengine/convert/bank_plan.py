@@ -7,6 +7,7 @@ from collections import defaultdict
 from ftengine.convert.source import SourceTensor
 from ftengine.errors import LoadError
 from ftengine.loader.ftw import ALIGN_BYTES, FtwBank, FtwPart
+from ftengine.loader.stored import SCALE_FORMATS
 from ftengine.models.weight_names import Place, WantedBank
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import QuantFormat
@@ -20,6 +21,8 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
     formats: dict[str, set[str]] = defaultdict(set)
     covered: dict[str, set[int]] = defaultdict(set)
     for place, tensor in places:
+        if tensor.role:
+            continue
         _check_expert_shape(name, wanted, place, tensor)
         every = range(wanted.num_experts)
         experts = (place.expert,) if place.expert >= 0 else every
@@ -57,6 +60,12 @@ def _part(
 ) -> FtwPart:
     shape = (rows, cols)
     if not _fits_panels(fmt, cols):
+        if fmt.name in SCALE_FORMATS:
+            raise LoadError(
+                f"{name} of {cols} columns cannot be laid out in panels of {fmt.name}; "
+                "use the bf16 release or a GGUF file",
+                code="unsupported_format",
+            )
         size = rows * fmt.row_bytes(cols)
         return FtwPart(name, fmt.name, ROWS_LAYOUT, offset, size, shape)
     size = panel32.packed_bytes(fmt, rows // 2 if paired else rows, cols, paired)

@@ -7,8 +7,7 @@ the manager has deleted is durable here, and a kill at any point costs at most o
 from __future__ import annotations
 
 import errno
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,8 @@ from ftengine.convert.finished import (
 )
 from ftengine.convert.gguf_source import read_gguf
 from ftengine.convert.journal import Journal
-from ftengine.convert.layout import Layout, Piece, plan_layout
+from ftengine.convert.layout import Layout, plan_layout
+from ftengine.convert.pieces import covers_of, groups_of
 from ftengine.convert.protocol import Job, Link, StoppedError
 from ftengine.convert.safetensors_source import read_safetensors
 from ftengine.convert.source import Checkpoint, dump_json
@@ -102,8 +102,13 @@ class _Conversion:
         self.source = source
         self.layout = layout
         self.writer = FtwWriter(job.target, layout)
-        self.partners = _partners(layout.pieces)
-        self.covers = list(_covers(job, layout.pieces))
+        self.groups = groups_of(layout.pieces)
+        self.missing = Counter(
+            piece.name
+            for number, piece in enumerate(layout.pieces)
+            if piece.part and number not in journal.done
+        )
+        self.covers = list(covers_of(layout.pieces, [item.bytes for item in job.files]))
         self.done: set[int] = set()
         self.staged: set[int] = set()
         self.pending_bytes = 0
@@ -133,42 +138,47 @@ class _Conversion:
             return
         self.writer.sync()
         fresh = (self.done | self.staged) - self.journal.done - self.journal.staged
+        finished = self._finished_banks(self.done - self.journal.done)
         self.journal.commit(self.done, self.staged)
-        done, self.done, self.staged, self.pending_bytes = self.done, set(), set(), 0
-        for name in self._complete_banks(done):
+        self.done, self.staged, self.pending_bytes = set(), set(), 0
+        for name in finished:
             self.writer.drop_stage(name)
         self._report(fresh)
 
     def _convert(self, number: int) -> None:
         piece = self.layout.pieces[number]
         data = self._fetch(number)
-        if not piece.part:
-            self.writer.write_dense(piece, data)
-        elif piece.part == "down":
-            self.writer.write_down(piece, data)
-        elif piece.part == "gate_up":
-            middle = len(data) // 2
-            self.writer.write_gate_up(piece, data[:middle], data[middle:])
-        else:
-            self._convert_half(number, data)
+        if piece.part:
+            self._convert_member(number, data)
             return
+        self.writer.write_dense(piece, data)
         self.done.add(number)
 
-    def _convert_half(self, number: int, data: bytearray) -> None:
-        """A gate or an up: join it with its partner if that is at hand, else let it wait."""
-        piece, other = self.layout.pieces[number], self.partners[number]
-        partner = self.layout.pieces[other]
-        if other in self.staged or other in self.journal.staged:
-            joined = self.writer.staged(partner)
-        elif self.windows.has(partner.file, partner.start, partner.end):
-            joined = self._fetch(other)
-        else:
-            self.writer.stage(piece, data)
+    def _convert_member(self, number: int, data: bytearray) -> None:
+        """A piece of a part: write the part if all its pieces are at hand, else let it wait."""
+        group = self.groups[number]
+        if not all(other == number or self._is_at_hand(other) for other in group):
+            self.writer.stage(self.layout.pieces[number], data)
             self.staged.add(number)
             return
-        gate, up = (data, joined) if piece.part == "gate" else (joined, data)
-        self.writer.write_gate_up(piece, gate, up)
-        self.done |= {number, other}
+        members = []
+        for other in group:
+            piece = self.layout.pieces[other]
+            if other == number:
+                members.append((piece, data))
+            elif self._is_staged(other):
+                members.append((piece, self.writer.staged(piece)))
+            else:
+                members.append((piece, self._fetch(other)))
+        self.writer.write_part(members)
+        self.done.update(group)
+
+    def _is_staged(self, number: int) -> bool:
+        return number in self.staged or number in self.journal.staged
+
+    def _is_at_hand(self, number: int) -> bool:
+        piece = self.layout.pieces[number]
+        return self._is_staged(number) or self.windows.has(piece.file, piece.start, piece.end)
 
     def _fetch(self, number: int) -> bytearray:
         piece = self.layout.pieces[number]
@@ -221,14 +231,11 @@ class _Conversion:
             if number not in used:
                 self.windows.finish(number, 0, item.bytes)
 
-    def _complete_banks(self, done: set[int]) -> set[str]:
-        names = {
-            self.layout.pieces[n].name for n in done if self.layout.pieces[n].part in ("gate", "up")
-        }
-        for number in self.partners:
-            if number not in self.journal.done:
-                names.discard(self.layout.pieces[number].name)
-        return names
+    def _finished_banks(self, fresh: set[int]) -> list[str]:
+        """Banks that these pieces complete."""
+        names = Counter(p.name for p in (self.layout.pieces[n] for n in fresh) if p.part)
+        self.missing -= names
+        return [name for name in names if not self.missing[name]]
 
     def _check_disk(self) -> None:
         need = self.writer.missing_bytes() + SPARE_BYTES
@@ -301,26 +308,3 @@ def disk_full(need: int, have: int) -> CapacityError:
     return CapacityError(
         f"converting needs {need} more bytes on disk, {have} are free", code="disk_full"
     )
-
-
-def _partners(pieces: tuple[Piece, ...]) -> dict[int, int]:
-    """Gate piece number <-> up piece number of the same expert."""
-    found: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-    for number, piece in enumerate(pieces):
-        if piece.part in ("gate", "up"):
-            found[piece.name, piece.expert][piece.part] = number
-    partners = {}
-    for pair in found.values():
-        partners[pair["gate"]] = pair["up"]
-        partners[pair["up"]] = pair["gate"]
-    return partners
-
-
-def _covers(job: Job, pieces: tuple[Piece, ...]) -> Iterator[tuple[int, int, int]]:
-    """(file, start, end) each piece finishes: the gap before it too, the last one to the end."""
-    last_end: dict[int, int] = defaultdict(int)
-    final = {piece.file: number for number, piece in enumerate(pieces)}
-    for number, piece in enumerate(pieces):
-        end = job.files[piece.file].bytes if final[piece.file] == number else piece.end
-        yield piece.file, last_end[piece.file], end
-        last_end[piece.file] = piece.end

@@ -58,11 +58,10 @@ def derive_checkpoint(source: Checkpoint, derive: Derive) -> Checkpoint:
     }
     if not isinstance(config.get("rope_parameters"), dict) and config.get("rope_theta") is None:
         changed["rope_theta"] = 10000.0
-    arch = str(source.settings.get("general.architecture", "llama"))
     settings = {
-        **source.settings,
-        f"{arch}.expert_count": derive.num_experts,
-        f"{arch}.expert_used_count": derive.top_k,
+        **_renamed(source.settings, family.name),
+        f"{family.name}.expert_count": derive.num_experts,
+        f"{family.name}.expert_used_count": derive.top_k,
     }
     note = (
         f"upcycled: {derive.num_experts} copies of the MLP, top {derive.top_k}, "
@@ -75,6 +74,16 @@ def derive_checkpoint(source: Checkpoint, derive: Derive) -> Checkpoint:
         settings=settings,
         notes=(*source.notes, note),
     )
+
+
+def _renamed(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Settings of the dense model under the derived one's architecture."""
+    before = str(settings.get("general.architecture", "llama")) + "."
+    found = {
+        name + "." + key.removeprefix(before) if key.startswith(before) else key: value
+        for key, value in settings.items()
+    }
+    return found | {"general.architecture": name}
 
 
 def derived_router(derive: Derive, layer: int, hidden: int) -> npt.NDArray[np.float32]:

@@ -14,7 +14,9 @@ from typing import Any
 
 from ftengine.convert.bank_plan import ROWS_LAYOUT
 from ftengine.loader.ftw import FtwBank, FtwTensor
+from ftengine.loader.stored import SCALE_FORMATS
 from ftengine.models.families import family_named
+from ftengine.models.spec import ModelConfig
 from ftengine.quant import format_named, panel32
 
 _FILE_TYPES = {
@@ -35,8 +37,16 @@ _FILE_TYPES = {
     17: "Q5_K_M",
     18: "Q6_K",
     32: "BF16",
+    38: "MXFP4",
 }
 """general.file_type of GGUF files, by the names people know."""
+_SHORT = {
+    "fp8_block": "fp8",
+    "fp8_block_e8m0": "fp8",
+    "fp8_tensor": "fp8",
+    "mxfp4_gguf": "mxfp4",
+    "nvfp4_div": "nvfp4",
+}
 _KV_ITEM_BYTES = 2
 _DEQUANTIZED_BYTES = 2
 
@@ -81,10 +91,25 @@ def describe(facts: Facts) -> dict[str, Any]:
         "capabilities": capabilities_of(facts.template),
         "eos_ids": list(model.eos_ids),
         "load_bytes": _load_bytes(facts),
+        **_memory(facts, model),
         "kv_bytes_per_token": sum(
             2 * block.num_kv_heads * block.head_dim * _KV_ITEM_BYTES for block in attention
         ),
         "notes": [*facts.notes, *_reference_notes(facts)],
+    }
+
+
+def _memory(facts: Facts, model: ModelConfig) -> dict[str, int]:
+    """What a forecast needs. Units: bytes in memory; an expert's row is the largest layer's."""
+    moe = model.moe_specs[:1]
+    return {
+        "dense_bytes": _dense_bytes(facts),
+        "expert_bytes": _expert_bytes(facts),
+        "expert_row_bytes": max(map(_expert_row_bytes, facts.banks), default=0),
+        "num_layers": len(model.layers),
+        "num_moe_layers": len(facts.banks),
+        "num_experts": model.num_experts,
+        "num_experts_per_tok": moe[0].router.num_experts_per_tok if moe else 0,
     }
 
 
@@ -108,7 +133,7 @@ def capabilities_of(template: str) -> list[str]:
 
 
 def _parameter_counts(facts: Facts, moe: tuple[Any, ...]) -> tuple[int, int]:
-    dense = sum(math.prod(item.shape) for item in facts.tensors)
+    dense = sum(math.prod(item.shape) for item in _weights(facts))
     experts = sum(
         bank.num_experts * math.prod(part.shape) for bank in facts.banks for part in bank.parts
     )
@@ -123,7 +148,9 @@ def _quantization(facts: Facts) -> str:
     weight: Counter[str] = Counter()
     for name, size in facts.types:
         weight[name] += size
-    return weight.most_common(1)[0][0].upper() if weight else "unknown"
+    names = [name for name, _ in weight.most_common()]
+    name = next((name for name in names if name in SCALE_FORMATS), next(iter(names), "unknown"))
+    return _SHORT.get(name, name).upper()
 
 
 def _model_info(facts: Facts, total: int) -> dict[str, Any]:
@@ -142,29 +169,49 @@ def _load_bytes(facts: Facts) -> int:
 
     A tied embedding counts twice: raw rows for the lookup, panels for the head.
     """
+    return _dense_bytes(facts) + _expert_bytes(facts)
+
+
+def _dense_bytes(facts: Facts) -> int:
     total = 0
-    for item in facts.tensors:
-        size = _resident_bytes(item.format, item.bytes, math.prod(item.shape))
+    for item in _weights(facts):
+        size = _resident_bytes(item)
         total += size + (item.bytes if item.name == "embed" and not _has_head(facts) else 0)
-    for bank in facts.banks:
-        plain = all(part.layout != ROWS_LAYOUT for part in bank.parts)
-        elements = sum(math.prod(part.shape) for part in bank.parts)
-        total += bank.bytes if plain else bank.num_experts * elements * _DEQUANTIZED_BYTES
     return total
+
+
+def _expert_bytes(facts: Facts) -> int:
+    return sum(bank.num_experts * _expert_row_bytes(bank) for bank in facts.banks)
+
+
+def _expert_row_bytes(bank: FtwBank) -> int:
+    """Memory of one expert."""
+    if all(part.layout != ROWS_LAYOUT for part in bank.parts):
+        return bank.row_bytes
+    return sum(math.prod(part.shape) for part in bank.parts) * _DEQUANTIZED_BYTES
+
+
+def _weights(facts: Facts) -> list[FtwTensor]:
+    """The dense tensors without the scales that belong to them."""
+    beside = {name for item in facts.tensors for name in (item.scales, item.factor)}
+    return [item for item in facts.tensors if item.name not in beside]
 
 
 def _has_head(facts: Facts) -> bool:
     return any(item.name == "head" for item in facts.tensors)
 
 
-def _resident_bytes(name: str, stored: int, elements: int) -> int:
-    return stored if panel32.supports(format_named(name)) else elements * _DEQUANTIZED_BYTES
+def _resident_bytes(item: FtwTensor) -> int:
+    if item.format in SCALE_FORMATS:
+        return panel32.packed_bytes(item.format, item.shape[0], item.shape[1])
+    plain = panel32.supports(format_named(item.format))
+    return item.bytes if plain else math.prod(item.shape) * _DEQUANTIZED_BYTES
 
 
 def _reference_notes(facts: Facts) -> list[str]:
     parts = [part for bank in facts.banks for part in bank.parts if part.layout == ROWS_LAYOUT]
     names = {part.format for part in parts}
-    names |= {t.format for t in facts.tensors if not panel32.supports(format_named(t.format))}
+    names |= {t.format for t in _weights(facts) if not panel32.supports(t.format)}
     if not names:
         return []
     shown = ", ".join(sorted(names))

@@ -20,7 +20,8 @@ from ftengine.quant import FORMATS
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _ROPE_FACTORS = "rope_freqs.weight"
-_BUILT = tuple(fmt.name for fmt in FORMATS)
+_BUILT = {fmt.gguf_type: fmt.name for fmt in FORMATS if fmt.gguf_type is not None}
+"""GGML type id -> our format. Not by name: GGUF's mxfp4 orders its nibbles in another way."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +109,22 @@ def _tensors(parts: list[_Part]) -> tuple[SourceTensor, ...]:
     found: list[SourceTensor] = []
     for part in parts:
         for tensor in part.header.tensors:
-            if tensor.type_name not in _BUILT and not SKIPPED.search(tensor.name):
+            fmt = _BUILT.get(tensor.type_id)
+            if fmt is None and not SKIPPED.search(tensor.name):
                 raise LoadError(
                     f"{part.file.name}: {tensor.name} has type {tensor.type_name}, which is not "
-                    f"built yet; built: {', '.join(_BUILT)}",
+                    f"built yet; built: {', '.join(_BUILT.values())}",
                     code="unsupported_format",
                 )
             shape = tensor.shape
             found.append(
                 SourceTensor(
-                    tensor.name, part.number, tensor.start, tensor.end, shape, tensor.type_name
+                    tensor.name,
+                    part.number,
+                    tensor.start,
+                    tensor.end,
+                    shape,
+                    fmt or tensor.type_name,
                 )
             )
     return tuple(found)

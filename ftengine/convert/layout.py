@@ -7,49 +7,30 @@ source file and what it becomes; pieces run in file order and each is small enou
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ftengine.convert.bank_plan import plan_bank
+from ftengine.convert.pieces import Piece, all_pieces, region_name
 from ftengine.convert.protocol import Derive
-from ftengine.convert.source import Checkpoint, SourceTensor
+from ftengine.convert.source import FACTOR, SCALES, Checkpoint, SourceTensor
 from ftengine.errors import LoadError
 from ftengine.loader.ftw import ALIGN_BYTES, SHARD_BYTES, FtwBank, FtwTensor
+from ftengine.loader.stored import SCALE_FORMATS
 from ftengine.models.families import family_named
 from ftengine.models.spec import ModelConfig
 from ftengine.models.weight_names import (
     COPIED,
     SKIPPED,
+    Matcher,
     Place,
     Rule,
-    match,
     wanted_banks,
     wanted_tensors,
 )
-from ftengine.quant import format_named
 
-PIECE_BYTES = 32 << 20
 _NAMED_LIMIT = 5
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One step of the conversion. Units: bytes; `at` is the place inside a dense region.
-
-    part is empty for dense rows; expert is COPIED where every row gets the same bytes. heads
-    above 0: the rows are that many heads in interleaved rope order and are to be un-permuted.
-    """
-
-    file: int
-    start: int
-    end: int
-    name: str
-    format: str
-    row_bytes: int
-    at: int = 0
-    heads: int = 0
-    part: str = ""
-    expert: int = COPIED
 
 
 @dataclass(frozen=True)
@@ -85,25 +66,20 @@ def plan_layout(source: Checkpoint, derive: Derive | None) -> Layout:
         places = [(place, tensor) for place, tensor in places if place.name != "head"]
     places = [(p, t) for p, t in places if p.layer < len(model.layers)]
     dense = _check_dense(model, places, derive)
-    banks = {
-        name: plan_bank(name, wanted, [item for item in places if item[0].name == name])
-        for name, wanted in wanted_banks(model).items()
-    }
-    regions = list(_ordered_regions(model, dense, banks, derive))
+    beside = {(place.name, tensor.role): tensor for place, tensor in places if not place.part}
+    banks = _plan_banks(model, places)
+    regions = list(_ordered_regions(model, dense, beside, banks, derive))
     placed, shards = _assign(regions)
     tensors = tuple(item for item in placed if isinstance(item, FtwTensor))
     permuted = source.kind == "gguf" and source.family.gguf_permuted
-    pieces = [
-        piece for place, tensor in places for piece in _pieces(model, place, tensor, permuted)
-    ]
-    pieces.sort(key=lambda piece: (piece.file, piece.start, piece.end))
-    generated = tuple(t.name for t in tensors if t.name not in dense)
+    made = {name for name in wanted_tensors(model) if name not in dense}
+    generated = tuple(item.name for item in tensors if item.name in made)
     return Layout(
         model,
         tensors,
         tuple(item for item in placed if isinstance(item, FtwBank)),
         shards,
-        tuple(pieces),
+        all_pieces(model, places, permuted),
         generated,
         tied,
     )
@@ -115,16 +91,17 @@ def _find_places(source: Checkpoint, derive: Derive | None) -> list[tuple[Place,
     if derive is not None:
         rules = (*rules, *_dense_rules(source.kind))
     found, unknown = [], []
-    seen: dict[tuple[str, int, str], str] = {}
+    seen: dict[tuple[str, int, str, str], str] = {}
+    matcher = Matcher(rules)
     for tensor in source.tensors:
-        place = match(rules, tensor.name)
+        place = matcher.match(tensor.rule_name)
         if place is None:
             if not SKIPPED.search(tensor.name):
                 unknown.append(tensor.name)
             continue
         if derive is not None:
             place = _derived_place(place)
-        key = (place.name, place.expert, place.part)
+        key = (place.name, place.expert, place.part, tensor.role)
         if key in seen:
             raise LoadError(f"{seen[key]} and {tensor.name} are both {place.name} {place.part}")
         seen[key] = tensor.name
@@ -150,11 +127,20 @@ def _derived_place(place: Place) -> Place:
     return Place(f"{stem}.experts", place.layer, COPIED, last)
 
 
+def _plan_banks(model: ModelConfig, places: list[tuple[Place, SourceTensor]]) -> dict[str, FtwBank]:
+    found: dict[str, list[tuple[Place, SourceTensor]]] = defaultdict(list)
+    for place, tensor in places:
+        found[place.name].append((place, tensor))
+    return {
+        name: plan_bank(name, wanted, found[name]) for name, wanted in wanted_banks(model).items()
+    }
+
+
 def _check_dense(
     model: ModelConfig, places: list[tuple[Place, SourceTensor]], derive: Derive | None
 ) -> dict[str, SourceTensor]:
     wanted = wanted_tensors(model)
-    dense = {place.name: tensor for place, tensor in places if not place.part}
+    dense = {place.name: tensor for place, tensor in places if not place.part and not tensor.role}
     extra = [tensor.name for name, tensor in dense.items() if name not in wanted]
     if extra:
         raise LoadError(
@@ -171,12 +157,18 @@ def _check_dense(
                 f"{tensor.name} has shape {list(tensor.shape)}, the config says "
                 f"{list(wanted[name].shape)}"
             )
+        if name == "embed" and tensor.format in SCALE_FORMATS:
+            raise LoadError(
+                f"{tensor.name} is {tensor.format}; a quantised embedding is not built yet",
+                code="unsupported_format",
+            )
     return dense
 
 
 def _ordered_regions(
     model: ModelConfig,
     dense: dict[str, SourceTensor],
+    beside: dict[tuple[str, str], SourceTensor],
     banks: dict[str, FtwBank],
     derive: Derive | None,
 ) -> Iterator[FtwTensor | FtwBank]:
@@ -187,9 +179,21 @@ def _ordered_regions(
             assert derive is not None
             yield FtwTensor(name, 0, 0, 4 * math.prod(wanted.shape), wanted.shape, "f32")
         else:
-            yield FtwTensor(name, 0, 0, tensor.end - tensor.start, tensor.shape, tensor.format)
+            yield from _with_scales(name, tensor, beside)
         if name.endswith(".router"):
             yield banks[name.removesuffix("router") + "experts"]
+
+
+def _with_scales(
+    name: str, tensor: SourceTensor, beside: dict[tuple[str, str], SourceTensor]
+) -> Iterator[FtwTensor]:
+    """A dense tensor and, where it is quantised, its scales and factor after it."""
+    roles = {role: beside[name, role] for role in (SCALES, FACTOR) if (name, role) in beside}
+    names = {role: region_name(name, role) for role in roles}
+    size = tensor.end - tensor.start
+    yield FtwTensor(name, 0, 0, size, tensor.shape, tensor.format, **names)
+    for role, item in roles.items():
+        yield FtwTensor(names[role], 0, 0, item.end - item.start, item.shape, item.format)
 
 
 def _assign(
@@ -205,64 +209,6 @@ def _assign(
         placed.append(replace(region, shard=len(sizes) - 1, offset=sizes[-1]))
         sizes[-1] += padded
     return placed, tuple(sizes)
-
-
-def _pieces(
-    model: ModelConfig, place: Place, tensor: SourceTensor, permuted: bool
-) -> Iterator[Piece]:
-    fmt = format_named(tensor.format)
-    row_bytes = fmt.row_bytes(tensor.shape[-1]) if len(tensor.shape) > 1 else fmt.block_bytes
-    if not place.part:
-        yield from _dense_pieces(model, place, tensor, row_bytes, permuted)
-        return
-    if not place.is_stacked:
-        yield Piece(
-            tensor.file,
-            tensor.start,
-            tensor.end,
-            place.name,
-            tensor.format,
-            row_bytes,
-            part=place.part,
-            expert=place.expert,
-        )
-        return
-    size = (tensor.end - tensor.start) // tensor.shape[0]
-    for expert in range(tensor.shape[0]):
-        start = tensor.start + expert * size
-        yield Piece(
-            tensor.file,
-            start,
-            start + size,
-            place.name,
-            tensor.format,
-            row_bytes,
-            part=place.part,
-            expert=expert,
-        )
-
-
-def _dense_pieces(
-    model: ModelConfig, place: Place, tensor: SourceTensor, row_bytes: int, permuted: bool
-) -> Iterator[Piece]:
-    """Chunks of whole rows; of whole heads where rows have to be un-permuted."""
-    unit, inner = 1, place.name.split(".", 2)[-1].removesuffix(".bias")
-    permuted = permuted and inner in ("attn.q", "attn.k")
-    if permuted:
-        unit = model.layers[place.layer].attention.head_dim
-    step = max(1, PIECE_BYTES // (row_bytes * unit)) * unit * row_bytes
-    for start in range(tensor.start, tensor.end, step):
-        end = min(start + step, tensor.end)
-        yield Piece(
-            tensor.file,
-            start,
-            end,
-            place.name,
-            tensor.format,
-            row_bytes,
-            at=start - tensor.start,
-            heads=(end - start) // (row_bytes * unit) if permuted else 0,
-        )
 
 
 def _some(names: list[str]) -> str:

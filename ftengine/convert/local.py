@@ -20,6 +20,7 @@ _NAMES = (
     "chat_template.jinja",
     "chat_template.json",
     "model.safetensors.index.json",
+    "hf_quant_config.json",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from ftengine.convert.convert import read_plan
@@ -31,9 +32,24 @@ def plan_job(job: Job, link: Link) -> dict[str, Any]:
 
 
 def staging_bytes(layout: Layout) -> int:
-    """Most bytes that gates and ups without their partner may take: one bank's."""
-    totals: dict[str, int] = {}
+    """Most bytes that wait for their partners at once, if source files arrive strictly in order.
+
+    A bank's staging file goes when the bank is complete.
+    """
+    left = Counter((p.name, p.expert, p.part == "down") for p in layout.pieces if p.part)
+    groups = Counter(name for name, _, _ in left)
+    waiting: Counter[str] = Counter()
+    most = 0
     for piece in layout.pieces:
-        if piece.part in ("gate", "up"):
-            totals[piece.name] = totals.get(piece.name, 0) + piece.end - piece.start
-    return max(totals.values(), default=0)
+        if not piece.part:
+            continue
+        group = (piece.name, piece.expert, piece.part == "down")
+        left[group] -= 1
+        if left[group]:
+            waiting[piece.name] += piece.end - piece.start
+            most = max(most, waiting.total())
+            continue
+        groups[piece.name] -= 1
+        if not groups[piece.name]:
+            del waiting[piece.name]
+    return most

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 from ftengine.errors import EngineError, RequestError
 
 LINE_LIMIT_BYTES = 8_000_000
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Part of a job's fingerprint: a journal of another version is not resumed."""
 
 SOURCES = ("gguf", "safetensors")

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ftengine.convert.protocol import Job, SourceFile
-from ftengine.convert.source import (
-    Checkpoint,
-    SourceTensor,
-    check_small,
-    dump_json,
-    parse_object,
-)
+from ftengine.convert.quantised.companions import Listed, source_tensors
+from ftengine.convert.quantised.config import HF_QUANT_CONFIG, plan_of_config
+from ftengine.convert.source import Checkpoint, check_small, dump_json, parse_object
 from ftengine.convert.window import KeptRanges
 from ftengine.errors import FormatError, LoadError
 from ftengine.loader import safetensors_header
 from ftengine.models.families import family_of_config
 from ftengine.models.families.base import Family
 
-_FORMATS = {"F32": "f32", "BF16": "bf16", "F16": "f16"}
 _COPIED = ("tokenizer.json", "special_tokens_map.json", "generation_config.json")
 _INDEX = "model.safetensors.index.json"
-_SKIPPABLE_DTYPES = re.compile(r"inv_freq|masked_bias|\.attn\.bias$")
 
 
 def read_safetensors(job: Job, kept: KeptRanges) -> Checkpoint:
@@ -37,16 +30,11 @@ def read_safetensors(job: Job, kept: KeptRanges) -> Checkpoint:
         raise LoadError("config.json is missing: the folder is not a complete checkpoint")
     family = family_of_config(config)
     family.read_config(config)
-    if config.get("quantization_config"):
-        raise LoadError(
-            "config.json has a quantization_config; quantised safetensors are not built yet; "
-            "use the bf16 release or a GGUF file",
-            code="unsupported_format",
-        )
+    plan = plan_of_config(config, lambda: folder.object(HF_QUANT_CONFIG))
     generation = folder.object("generation_config.json") or {}
     config["eos_token_id"] = _union(config.get("eos_token_id"), generation.get("eos_token_id"))
     small, notes = _small_files(folder)
-    tensors = _tensors(folder)
+    tensors = source_tensors(_listed(folder), plan)
     return Checkpoint(
         kind="safetensors",
         family=family,
@@ -99,8 +87,8 @@ class _Folder:
         return [(number, self.files[number]) for number in sorted(found.values())]
 
 
-def _tensors(folder: _Folder) -> tuple[SourceTensor, ...]:
-    found: list[SourceTensor] = []
+def _listed(folder: _Folder) -> Iterator[Listed]:
+    """The tensors of all headers, in file order."""
     for number, item in folder.weights():
 
         def fetch(start: int, end: int, number: int = number) -> bytes:
@@ -108,19 +96,7 @@ def _tensors(folder: _Folder) -> tuple[SourceTensor, ...]:
 
         header = safetensors_header.read_header(fetch, item.bytes, item.name)
         for tensor in header.tensors:
-            name = _FORMATS.get(tensor.dtype)
-            if name is None and not _SKIPPABLE_DTYPES.search(tensor.name):
-                raise LoadError(
-                    f"{item.name}: {tensor.name} has dtype {tensor.dtype}, which is not built yet; "
-                    f"built: {', '.join(_FORMATS)}",
-                    code="unsupported_format",
-                )
-            found.append(
-                SourceTensor(
-                    tensor.name, number, tensor.start, tensor.end, tensor.shape, name or "f32"
-                )
-            )
-    return tuple(found)
+            yield Listed(number, item.name, tensor)
 
 
 def _small_files(folder: _Folder) -> tuple[dict[str, bytes], tuple[str, ...]]:

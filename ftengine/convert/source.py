@@ -15,11 +15,17 @@ from ftengine.errors import FormatError, LoadError
 from ftengine.models.families.base import Family
 
 SMALL_LIMIT_BYTES = 64 << 20
+SCALES, FACTOR = "scales", "factor"
+"""Roles of the tensors that belong to a quantised weight; its codes have none."""
 
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """One tensor of the checkpoint. Units: start and end are byte offsets in file number `file`."""
+    """One tensor of the checkpoint. Units: start and end are byte offsets in file number `file`.
+
+    weight is the name that family rules know where it is not the tensor's own: that of the weight
+    that these are the codes of, or the scales (role). shape is that of the values.
+    """
 
     name: str
     file: int
@@ -27,6 +33,13 @@ class SourceTensor:
     end: int
     shape: tuple[int, ...]
     format: str
+    weight: str = ""
+    role: str = ""
+
+    @property
+    def rule_name(self) -> str:
+        """The name that family rules know."""
+        return self.weight or self.name
 
 
 @dataclass(frozen=True)

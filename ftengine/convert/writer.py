@@ -1,7 +1,7 @@
 """Puts bytes at their final FTW places: dense rows, packed expert rows, staged halves, the index.
 
-Lossless: rows are moved (un-permuted, packed in panels), never requantised. A gate whose up has not
-arrived yet waits in a staging file of its bank.
+Lossless: rows are moved (un-permuted, packed in panels), never requantised. A gate whose up or
+scales have not arrived yet waits in a staging file of its bank.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ftengine.convert.bank_plan import ROWS_LAYOUT
-from ftengine.convert.layout import Layout, Piece
+from ftengine.convert.layout import Layout
+from ftengine.convert.pack_part import packed_part
+from ftengine.convert.pieces import Piece
 from ftengine.loader.ftw import INDEX_NAME, VERSION, FtwBank, FtwTensor, block_digests
 from ftengine.models.weight_names import COPIED
-from ftengine.quant import panel32
 from ftengine.quant.base import Bytes
 from ftman import files
 
@@ -61,41 +61,28 @@ class FtwWriter:
         region = self._tensors[name]
         self._write(region, region.offset, values)
 
-    def write_down(self, piece: Piece, data: bytearray) -> None:
-        """The down part of one expert, or of all."""
+    def write_part(self, members: list[tuple[Piece, bytearray]]) -> None:
+        """One part of one expert, or of all, from all its pieces."""
+        piece = members[0][0]
         bank = self._banks[piece.name]
-        rows = np.frombuffer(data, np.uint8).reshape(-1, piece.row_bytes)
-        part = bank.part("down")
-        packed = rows.reshape(-1) if part.layout == ROWS_LAYOUT else panel32.pack(part.format, rows)
-        self._write_part(bank, piece.expert, part.offset, packed)
-
-    def write_gate_up(self, piece: Piece, gate: bytearray, up: bytearray) -> None:
-        """The gate_up part of one expert, or of all."""
-        bank = self._banks[piece.name]
-        part = bank.part("gate_up")
-        first, second = (np.frombuffer(data, np.uint8) for data in (gate, up))
-        if part.layout == ROWS_LAYOUT:
-            packed = np.concatenate([first, second])
-        else:
-            shape = (-1, piece.row_bytes)
-            packed = panel32.pack_pair(part.format, first.reshape(shape), second.reshape(shape))
-        self._write_part(bank, piece.expert, part.offset, packed)
+        part = bank.part("down" if piece.part == "down" else "gate_up")
+        self._write_part(bank, piece.expert, part.offset, packed_part(part, members))
 
     def stage(self, piece: Piece, data: bytearray) -> None:
-        """Keep a gate or up until the other one arrives."""
+        """Keep a piece until the others of its part arrive."""
         writer = self._stage(piece.name)
-        writer.write_at(_stage_offset(piece), data)
+        writer.write_at(piece.stage, data)
         self._dirty.add(writer)
 
     def staged(self, piece: Piece) -> bytearray:
         """Read back what was staged, from this run or an earlier one."""
         path = self._stage(piece.name).path
         with files.open_read(path) as reader:
-            reader.seek(_stage_offset(piece))
+            reader.seek(piece.stage)
             return bytearray(reader.read(piece.end - piece.start))
 
     def drop_stage(self, name: str) -> None:
-        """All gates and ups of a bank are in place."""
+        """All pieces of a bank are in place."""
         writer = self._stages.pop(name, None)
         if writer is not None:
             self._dirty.discard(writer)
@@ -175,13 +162,8 @@ def unpermute(data: bytearray, piece: Piece) -> Bytes | bytearray:
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(-1)
 
 
-def _stage_offset(piece: Piece) -> int:
-    place = 2 * max(piece.expert, 0) + (piece.part == "up")
-    return place * (piece.end - piece.start)
-
-
 def _tensor_entry(item: FtwTensor, origin: Any) -> dict[str, Any]:
-    return {
+    entry = {
         "bytes": item.bytes,
         "format": item.format,
         "name": item.name,
@@ -190,6 +172,10 @@ def _tensor_entry(item: FtwTensor, origin: Any) -> dict[str, Any]:
         "shape": list(item.shape),
         "shard": item.shard,
     }
+    for key, name in (("scales", item.scales), ("factor", item.factor)):
+        if name:
+            entry[key] = name
+    return entry
 
 
 def _bank_entry(bank: FtwBank, origin: Any) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Memory of a device behind one interface. Read torch_device.py."""
+"""Memory, copies and events of a device behind one interface. Read base.py, then emulated.py."""

@@ -1,13 +1,12 @@
-"""The CPU as a device: page-aligned memory for weights and the bytes that are free.
+"""Page-aligned CPU memory for weights, and the CPUs this process may use.
 
-Only the CPU so far; arenas, streams and events of accelerators join here.
+How much memory is free: host_memory.py. Arenas and streams of accelerators: base.py.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from pathlib import Path
 
 import torch
 
@@ -56,47 +55,8 @@ def page_aligned(num_bytes: int) -> torch.Tensor:
     return tensor[start : start + num_bytes]
 
 
-def available_bytes() -> int | None:
-    """Memory this process may still take: the system's, or its control group's if that is less.
-
-    None where the system does not say.
-    """
-    found = [value for value in (_meminfo_bytes(), _cgroup_bytes()) if value is not None]
-    return min(found) if found else None
-
-
 def usable_cpus() -> int:
     """Number of CPUs this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _meminfo_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def _cgroup_bytes() -> int | None:
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text("ascii"))
-        cache = _cgroup_cache_bytes()
-    except (OSError, ValueError):
-        return None
-    return None if limit == "max" else max(int(limit) - used + cache, 0)
-
-
-def _cgroup_cache_bytes() -> int:
-    """File pages that the kernel gives up before it refuses memory."""
-    for line in Path("/sys/fs/cgroup/memory.stat").read_text("ascii").splitlines():
-        key, _, value = line.partition(" ")
-        if key == "inactive_file":
-            return int(value)
-    return 0

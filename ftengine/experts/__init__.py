@@ -1,1 +1,1 @@
-"""Where expert weights live and who computes them. Read banks.py, then cpu.py."""
+"""Where expert weights live and who computes them. Read host.py, cpu.py, then executor.py."""

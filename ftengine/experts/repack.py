@@ -24,14 +24,14 @@ class Rows:
     cols: int
 
 
-def panel_format_of(fmt: str, wide: str) -> str:
+def panel_format_of(fmt: str, cols: int, wide: str) -> str:
     """The format in which a matrix of format `fmt` reaches the kernels; `wide` = bf16 or f32."""
-    return fmt if panel32.supports(fmt) else wide
+    return fmt if panel32.fits(fmt, cols) else wide
 
 
 def widen(rows: Rows, wide: str) -> Rows:
     """Rows in a format with a panel form: themselves, or dequantised to `wide`."""
-    return rows if panel32.supports(rows.fmt) else dequantized(rows, wide)
+    return rows if panel32.fits(rows.fmt, rows.cols) else dequantized(rows, wide)
 
 
 def dequantized(rows: Rows, wide: str) -> Rows:

@@ -14,10 +14,11 @@ from typing import Any
 
 from ftengine.errors import EngineError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 ACCUMULATE = 1
 ADD_ONE = 2
 INTERLEAVED = 4
+NORMALIZE = 8
 
 # Fields in the order of abi.h; I uint32, q int64, Q pointer, f float32. All naturally aligned.
 LINEAR = struct.Struct("=IIQqqQqqQQqII")
@@ -26,6 +27,7 @@ RMS_NORM = struct.Struct("=IIQqQqQQqqqfI")
 ROPE_STORE = struct.Struct("=IIQQQqqqqqqQQQQqQQQQqIf")
 ATTENTION = struct.Struct("=IIQqQQqQQQqqqqqqQQqfI")
 EMBED_ROWS = struct.Struct("=IIQqqQqQq")
+ROUTE = struct.Struct("=IIQqqqqQQQIf")
 
 _LIBRARY_NAMES = ("libft_native.so", "libft_native.dylib", "ft_native.dll")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -36,6 +38,7 @@ _CALLS = (
     "ft_rope_store",
     "ft_attention",
     "ft_embed_rows",
+    "ft_route",
 )
 
 

@@ -14,12 +14,13 @@ import torch
 
 from ftengine.errors import EngineError
 from ftengine.kernels.native import NativeKernels
-from ftengine.kernels.operands import ExpertBank, HeadLayout, PackedWeight
+from ftengine.kernels.operands import ExpertBank, HeadLayout, PackedWeight, RouteSpec
 from ftengine.kernels.reference import attention as reference_attention
 from ftengine.kernels.reference import expert_ffn as reference_expert_ffn
 from ftengine.kernels.reference import linear as reference_linear
 from ftengine.kernels.reference import norm as reference_norm
 from ftengine.kernels.reference import rope as reference_rope
+from ftengine.kernels.reference import route as reference_route
 
 __all__ = [
     "EMBED_FORMATS",
@@ -28,6 +29,7 @@ __all__ = [
     "KernelChoice",
     "Kernels",
     "PackedWeight",
+    "RouteSpec",
     "choose_kernels",
 ]
 
@@ -114,6 +116,16 @@ class Kernels(Protocol):
     ) -> torch.Tensor:
         """Rows of a table in its checkpoint format."""
 
+    def route(
+        self,
+        logits: torch.Tensor,
+        spec: RouteSpec,
+        expert_ids: torch.Tensor,
+        weights: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        """The best experts of each token and their weights."""
+
 
 class ReferenceKernels:
     """The plain torch functions as one set."""
@@ -124,6 +136,7 @@ class ReferenceKernels:
     rms_norm = staticmethod(reference_norm.rms_norm)
     rope_store = staticmethod(reference_rope.rope_store)
     attention = staticmethod(reference_attention.attention)
+    route = staticmethod(reference_route.route)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,11 @@ from ftengine.kernels.abi import NativeInfo
 from ftengine.kernels.operands import (
     ACTIVATIONS,
     PAGE_TOKENS,
+    SCORES,
     ExpertBank,
     HeadLayout,
     PackedWeight,
+    RouteSpec,
 )
 from ftengine.quant import format_named
 
@@ -46,6 +48,7 @@ class NativeKernels:
         self._rope_store = library.ft_rope_store
         self._attention = library.ft_attention
         self._embed_rows = library.ft_embed_rows
+        self._route = library.ft_route
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
     @classmethod
@@ -121,7 +124,7 @@ class NativeKernels:
         _check_rows("linear", x, out)
         packed = abi.LINEAR.pack(
             88,
-            weight.gguf_type,
+            weight.native_id,
             x.data_ptr(),
             x.stride(0),
             tokens,
@@ -164,7 +167,7 @@ class NativeKernels:
                 f"x {tuple(x.shape)}, ids {tuple(expert_ids.shape)}, hidden {bank.hidden}",
             )
         _check_rows("expert_ffn", x, out)
-        _check_routing(expert_ids, weights)
+        _check_routing("expert_ffn", expert_ids, weights)
         packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
         scratch_bytes = self._expert_ffn_scratch(packed)
         if scratch_bytes < 0:
@@ -191,8 +194,8 @@ class NativeKernels:
         return abi.EXPERT_FFN.pack(
             176,
             ACTIVATIONS[bank.activation],
-            bank.gguf_type_gate_up,
-            bank.gguf_type_down,
+            bank.native_id_gate_up,
+            bank.native_id_down,
             x.data_ptr(),
             x.stride(0),
             x.shape[0],
@@ -403,7 +406,7 @@ class NativeKernels:
         _check_rows("embed_rows", out, out)
         packed = abi.EMBED_ROWS.pack(
             64,
-            quant.gguf_type,
+            quant.native_id,
             table.data_ptr(),
             table.shape[0],
             cols,
@@ -416,6 +419,43 @@ class NativeKernels:
         if status:
             abi.check(self._library, status, "embed_rows")
         return out
+
+    def route(
+        self,
+        logits: torch.Tensor,
+        spec: RouteSpec,
+        expert_ids: torch.Tensor,
+        weights: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        """The best experts of each token, best first, the lower id where two are equal.
+
+        Shape: logits [n, experts]; expert_ids int32 and weights float32 [n, k], contiguous,
+        written; bias [experts], added to the scores for the choice only.
+        """
+        tokens, experts = logits.shape
+        slots = expert_ids.shape[1]
+        if expert_ids.shape[0] != tokens or slots > experts:
+            raise _shape("route", f"logits {tuple(logits.shape)}, ids {tuple(expert_ids.shape)}")
+        _check_rows("route", logits, logits)
+        _check_routing("route", expert_ids, weights)
+        packed = abi.ROUTE.pack(
+            80,
+            SCORES[spec.score],
+            logits.data_ptr(),
+            logits.stride(0),
+            tokens,
+            experts,
+            slots,
+            0 if bias is None else _vector("route bias", bias, experts),
+            expert_ids.data_ptr(),
+            weights.data_ptr(),
+            abi.NORMALIZE if spec.normalize else 0,
+            spec.scale,
+        )
+        status = self._route(packed)
+        if status:
+            abi.check(self._library, status, "route")
 
 
 def _shape(call: str, what: str) -> EngineError:
@@ -441,7 +481,7 @@ def _check_index(what: str, ids: torch.Tensor, dtype: torch.dtype, count: int) -
         )
 
 
-def _check_routing(ids: torch.Tensor, weights: torch.Tensor) -> None:
+def _check_routing(call: str, ids: torch.Tensor, weights: torch.Tensor) -> None:
     if (
         ids.dtype != torch.int32
         or weights.dtype != torch.float32
@@ -449,7 +489,7 @@ def _check_routing(ids: torch.Tensor, weights: torch.Tensor) -> None:
         or not (ids.is_contiguous() and weights.is_contiguous())
     ):
         raise EngineError(
-            f"expert_ffn: need contiguous int32 ids and float32 weights of one shape, got "
+            f"{call}: need contiguous int32 ids and float32 weights of one shape, got "
             f"{ids.dtype} {tuple(ids.shape)} and {weights.dtype} {tuple(weights.shape)}",
             code="bad_operand",
         )

@@ -19,6 +19,28 @@ PAGE_TOKENS = 16
 ACTIVATIONS: dict[str, int] = {"silu": 0, "gelu_tanh": 1, "relu2": 2, "swiglu_clamp": 3}
 """Activations of gated experts and their native ids."""
 
+SCORES: dict[str, int] = {"softmax": 0, "sigmoid": 1}
+"""What a router makes of its logits, and native ids."""
+
+
+@dataclass(frozen=True)
+class RouteSpec:
+    """How experts are chosen: score over all of them, normalize = divide the chosen by their sum.
+
+    Raises: EngineError("bad_operand") for a score that is not built.
+    """
+
+    score: str
+    normalize: bool
+    scale: float
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            known = ", ".join(SCORES)
+            raise EngineError(
+                f"router score {self.score!r} is not built; built: {known}", code="bad_operand"
+            )
+
 
 @dataclass(frozen=True)
 class HeadLayout:
@@ -46,12 +68,12 @@ class PackedWeight:
     rows: int
     cols: int
     address: int = field(init=False, repr=False)
-    gguf_type: int = field(init=False, repr=False)
+    native_id: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_bytes(self.data, packed_bytes(self.fmt, self.rows, self.cols), "packed weight")
         object.__setattr__(self, "address", self.data.data_ptr())
-        object.__setattr__(self, "gguf_type", format_named(self.fmt).gguf_type)
+        object.__setattr__(self, "native_id", format_named(self.fmt).native_id)
 
 
 @dataclass(frozen=True)
@@ -74,8 +96,8 @@ class ExpertBank:
     address: int = field(init=False, repr=False)
     row_bytes: int = field(init=False, repr=False)
     num_experts: int = field(init=False, repr=False)
-    gguf_type_gate_up: int = field(init=False, repr=False)
-    gguf_type_down: int = field(init=False, repr=False)
+    native_id_gate_up: int = field(init=False, repr=False)
+    native_id_down: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.data.ndim != 2:
@@ -91,8 +113,8 @@ class ExpertBank:
         object.__setattr__(self, "address", self.data.data_ptr())
         object.__setattr__(self, "row_bytes", row_bytes)
         object.__setattr__(self, "num_experts", count)
-        object.__setattr__(self, "gguf_type_gate_up", format_named(self.fmt_gate_up).gguf_type)
-        object.__setattr__(self, "gguf_type_down", format_named(self.fmt_down).gguf_type)
+        object.__setattr__(self, "native_id_gate_up", format_named(self.fmt_gate_up).native_id)
+        object.__setattr__(self, "native_id_down", format_named(self.fmt_down).native_id)
 
 
 def _check_layout(bank: ExpertBank, row_bytes: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ftengine.experts.cpu import CpuExperts
+from ftengine.experts.host import Experts
 from ftengine.layers.context import StepBuffers
 from ftengine.layers.router import Router
 
@@ -16,7 +16,7 @@ class Moe:
     """Every token takes its experts' weighted sum."""
 
     router: Router
-    experts: CpuExperts
+    experts: Experts
 
     def add_to(self, normed: torch.Tensor, stream: torch.Tensor, buffers: StepBuffers) -> None:
         """Shape: normed and stream [n, hidden]; the result is added to stream.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from ftengine.kernels.dispatch import RouteSpec
 from ftengine.layers.linear import Linear
 
 
@@ -23,6 +24,11 @@ class Router:
     score: str
     normalize: bool
     scale: float
+    spec: RouteSpec = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        spec = RouteSpec(self.score, self.normalize, self.scale)
+        object.__setattr__(self, "spec", spec)
 
     def choose(
         self,
@@ -33,11 +39,4 @@ class Router:
     ) -> None:
         """Shape: x [n, hidden]; written: logits [n, experts], expert_ids int32 [n, k], weights."""
         self.linear.apply(x, logits)
-        chances = logits.sigmoid() if self.score == "sigmoid" else logits.softmax(dim=-1)
-        values, ids = chances.topk(self.num_experts_per_tok, dim=-1)
-        if self.normalize:
-            values = values / values.sum(dim=-1, keepdim=True)
-        if self.scale != 1.0:
-            values = values * self.scale
-        expert_ids.copy_(ids)
-        weights.copy_(values)
+        self.linear.kernels.route(logits, self.spec, expert_ids, weights)

@@ -27,6 +27,10 @@ from ftengine.experts.banks import (
 from ftengine.experts.repack import Rows
 from ftengine.kernels.dispatch import ExpertBank, PackedWeight
 from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart, FtwTensor
+from ftengine.loader.ftw_index import PLAIN_FORMATS
+from ftengine.loader.joined import Scales, joined_rows
+from ftengine.loader.sizes import bank_bytes, check_part, check_tensor, tensor_bytes
+from ftengine.loader.stored import SCALE_FORMATS, scale_shapes
 from ftengine.models.families import family_named
 from ftengine.models.spec import ModelConfig
 from ftengine.models.weight_names import wanted_banks, wanted_tensors
@@ -81,13 +85,14 @@ def kernel_bytes(model: FtwModel, compute: str) -> int:
     The embedding stays as stored; a tied head is packed beside it.
     """
     wide = WIDE[compute]
-    total = sum(_tensor_bytes(item, wide) for item in model.index.tensors)
-    total += sum(_bank_bytes(item, wide) for item in model.index.banks)
+    beside = {name for item in model.index.tensors for name in (item.scales, item.factor)}
+    total = sum(tensor_bytes(t, wide) for t in model.index.tensors if t.name not in beside)
+    total += sum(bank_bytes(item, wide) for item in model.index.banks)
     embed = model.index.tensor("embed")
     if embed is not None:
         total += embed.bytes
         if model.index.tensor("head") is not None:
-            total -= _tensor_bytes(embed, wide)
+            total -= tensor_bytes(embed, wide)
     return total
 
 
@@ -127,6 +132,8 @@ class FtwWeights:
     def vector(self, name: str) -> torch.Tensor:
         """Shape: float32 [n]. Raises: LoadError."""
         entry = self._tensor(name)
+        if entry.format not in PLAIN_FORMATS:
+            raise FormatError(f"{name} has format {entry.format}; a plain vector was expected")
         raw = self._read(entry).reshape(1, -1)
         values = format_named(entry.format).dequantize(raw)
         return torch.from_numpy(values.reshape(-1).copy())
@@ -145,7 +152,7 @@ class FtwWeights:
         groups: list[list[Rows]] = []
         for name in names:
             rows = self._widen(self._rows(name))
-            if groups and groups[-1][0].fmt == rows.fmt:
+            if groups and _may_join(groups[-1][-1], rows):
                 groups[-1].append(rows)
             else:
                 groups.append([rows])
@@ -169,8 +176,8 @@ class FtwWeights:
         if entry is None:
             raise LoadError(f"{self._model.path} has no bank {name}; pull the model again")
         gate_up, down = entry.part("gate_up"), entry.part("down")
-        _check_part(entry, gate_up)
-        _check_part(entry, down)
+        check_part(entry, gate_up)
+        check_part(entry, down)
         shape = BankShape(entry.num_experts, hidden=down.shape[0], inter=down.shape[1])
         if gate_up.shape != (2 * shape.inter, shape.hidden):
             raise FormatError(f"{name}: gate_up {gate_up.shape} does not fit down {down.shape}")
@@ -222,12 +229,30 @@ class FtwWeights:
         if name in self._shared:
             return self._shared[name]
         entry = self._tensor(name)
-        if len(entry.shape) != 2:
-            raise FormatError(f"{name} has shape {entry.shape}; a matrix was expected")
-        return Rows(self._read(entry).reshape(entry.shape[0], -1), entry.format, entry.shape[1])
+        if len(entry.shape) != 2 or entry.format not in (*PLAIN_FORMATS, *SCALE_FORMATS):
+            raise FormatError(
+                f"{name} is {entry.format} of shape {entry.shape}; a matrix of weights was expected"
+            )
+        raw = self._read(entry)
+        if entry.format in SCALE_FORMATS:
+            raw = self._joined(entry, raw)
+        return Rows(raw.reshape(entry.shape[0], -1), entry.format, entry.shape[1])
+
+    def _joined(self, entry: FtwTensor, codes: Bytes) -> Bytes:
+        """A quantised matrix with its scales in its rows. Shape: uint8 [rows, row_bytes]."""
+        scales = self._tensor(entry.scales)
+        factor = self._read(self._tensor(entry.factor)) if entry.factor else None
+        found = Scales(self._read(scales), scales.format)
+        shape = (entry.shape[0], entry.shape[1])
+        try:
+            if scales.shape not in scale_shapes(entry.format, *shape):
+                raise ValueError(f"scales of shape {scales.shape} do not fit {shape}")
+            return joined_rows(entry.format, shape, codes, found, factor)
+        except ValueError as error:
+            raise FormatError(f"{self._model.path}: {entry.name}: {error}") from None
 
     def _read(self, entry: FtwTensor) -> Bytes:
-        _check_tensor(entry)
+        check_tensor(entry)
         padded = -(-entry.bytes // PAGE_BYTES) * PAGE_BYTES
         data = page_aligned(padded).numpy()
         self._model.read(entry, data.data)
@@ -255,52 +280,7 @@ class FtwWeights:
             self._widened.add(stored)
 
 
-def _check_tensor(entry: FtwTensor) -> None:
-    cols = entry.shape[-1]
-    rows = int(np.prod(entry.shape[:-1], dtype=np.int64))
-    try:
-        expected = rows * format_named(entry.format).row_bytes(cols)
-    except ValueError as error:
-        raise FormatError(f"{entry.name}: {error}") from None
-    if expected != entry.bytes:
-        raise FormatError(
-            f"{entry.name} has {entry.bytes} bytes; {entry.format} {entry.shape} takes {expected}"
-        )
-
-
-def _check_part(bank: FtwBank, part: FtwPart) -> None:
-    expected_layout = panel32.LAYOUT + (".pair" if part.name == "gate_up" else "")
-    if len(part.shape) != 2 or part.layout not in ("rows", expected_layout):
-        raise FormatError(f"{bank.name}.{part.name}: layout {part.layout!r} is not known here")
-    rows, cols = part.shape
-    try:
-        if part.layout == "rows":
-            expected = rows * format_named(part.format).row_bytes(cols)
-        elif part.name == "gate_up":
-            expected = panel32.packed_bytes(part.format, rows // 2, cols, paired=True)
-        else:
-            expected = panel32.packed_bytes(part.format, rows, cols)
-    except ValueError as error:
-        raise FormatError(f"{bank.name}.{part.name}: {error}") from None
-    if expected != part.bytes:
-        raise FormatError(
-            f"{bank.name}.{part.name} has {part.bytes} bytes; {part.format} {part.shape} "
-            f"takes {expected}"
-        )
-
-
-def _tensor_bytes(entry: FtwTensor, wide: str) -> int:
-    if len(entry.shape) != 2:
-        return 4 * int(np.prod(entry.shape, dtype=np.int64))
-    fmt = repack.panel_format_of(entry.format, wide)
-    return panel32.packed_bytes(fmt, entry.shape[0], entry.shape[1])
-
-
-def _bank_bytes(bank: FtwBank, wide: str) -> int:
-    if all(part.layout != "rows" for part in bank.parts):
-        return bank.bytes
-    total = 0
-    for part in bank.parts:
-        rows, cols = part.shape[0], part.shape[-1]
-        total += panel32.packed_bytes(repack.panel_format_of(part.format, wide), rows, cols)
-    return bank.num_experts * total
+def _may_join(last: Rows, rows: Rows) -> bool:
+    """Whether two matrices may be one: panels of 16 rows share their block scales."""
+    same = (last.fmt, last.cols) == (rows.fmt, rows.cols)
+    return same and (rows.fmt not in SCALE_FORMATS or last.data.shape[0] % panel32.PAIR_ROWS == 0)

@@ -11,6 +11,7 @@ import torch
 from ftengine.cache.kv_pool import KvShape
 from ftengine.errors import LoadError
 from ftengine.experts.cpu import CpuExperts
+from ftengine.experts.host import ExpertStore, Readahead
 from ftengine.kernels.dispatch import ExpertBank, HeadLayout, Kernels, PackedWeight
 from ftengine.layers.attention import Attention
 from ftengine.layers.context import BufferShape
@@ -46,6 +47,9 @@ class Weights(Protocol):
     def bank(self, name: str) -> ExpertBank:
         """All experts of one layer."""
 
+    def readahead(self, name: str) -> Readahead | None:
+        """How to ask for a bank's rows ahead of time; None where they are in memory."""
+
 
 @dataclass(frozen=True)
 class BuildLimits:
@@ -56,15 +60,24 @@ class BuildLimits:
 
 
 class Builder:
-    """Builds one decoder; shares rope tables and the constants of dense MLPs between layers."""
+    """Builds one decoder; shares rope tables and the constants of dense MLPs between layers.
+
+    Every MoE layer's bank goes to `store`, in layer order.
+    """
 
     def __init__(
-        self, config: ModelConfig, weights: Weights, kernels: Kernels, limits: BuildLimits
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        kernels: Kernels,
+        limits: BuildLimits,
+        store: ExpertStore,
     ) -> None:
         self._config = config
         self._weights = weights
         self._kernels = kernels
         self._limits = limits
+        self._store = store
         self._tables: dict[RopeSpec, RopeTables] = {}
         self._ids = torch.zeros(limits.step_tokens, 1, dtype=torch.int32)
         self._ones = torch.ones(limits.step_tokens, 1)
@@ -126,7 +139,9 @@ class Builder:
             normalize=spec.router.normalize,
             scale=spec.router.scale,
         )
-        return Moe(router, CpuExperts(self._weights.bank(prefix + "experts"), self._kernels))
+        name = prefix + "experts"
+        bank = self._weights.bank(name)
+        return Moe(router, self._store.add_layer(bank, self._weights.readahead(name)))
 
     def _mlp(self, prefix: str, spec: MlpSpec) -> Mlp:
         if spec.bias:

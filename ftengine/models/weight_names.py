@@ -68,9 +68,13 @@ class WantedBank:
 
 SKIPPED = re.compile(
     r"(^|\.)rotary_emb\.inv_freq$|(^|\.)masked_bias$|\.attn\.bias$|^rope_freqs\.weight$"
-    r"|^(mtp|model\.mtp)\.|\.(k_scale|v_scale)$"
+    r"|^(mtp|model\.mtp)\."
+    r"|\.([qkv]_scale|kv_scale|input_scale|input_global_scale|activation_scale|output_scale)$"
 )
 """Tensors that carry nothing this engine needs."""
+
+
+_NUMBER = re.compile(r"(?<=\.)\d{1,5}(?=\.)")
 
 
 @lru_cache(maxsize=512)
@@ -80,17 +84,34 @@ def _pattern(source: str) -> re.Pattern[str]:
     return re.compile(text.replace(r"\{expert\}", r"(?P<expert>\d{1,6})"))
 
 
+class Matcher:
+    """Finds rules for many names: names that differ in their numbers only share a rule."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self._known: dict[str, tuple[Rule, ...]] = {}
+
+    def match(self, name: str) -> Place | None:
+        """Find the place of a checkpoint tensor; None if no rule knows it."""
+        form = _NUMBER.sub("#", name)
+        for rule in self._known.get(form, self._rules):
+            found = _pattern(rule.source).fullmatch(name)
+            if found is not None:
+                self._known[form] = (rule,)
+                return _place(rule, found.groupdict())
+        self._known[form] = ()
+        return None
+
+
+def _place(rule: Rule, groups: dict[str, str]) -> Place:
+    layer = int(groups["layer"]) if groups.get("layer") else -1
+    expert = int(groups["expert"]) if groups.get("expert") else STACKED
+    return Place(rule.target.replace("{layer}", str(layer)), layer, expert, rule.part)
+
+
 def match(rules: tuple[Rule, ...], name: str) -> Place | None:
-    """Find the place of a checkpoint tensor; None if no rule knows it."""
-    for rule in rules:
-        found = _pattern(rule.source).fullmatch(name)
-        if found is None:
-            continue
-        groups = found.groupdict()
-        layer = int(groups["layer"]) if groups.get("layer") else -1
-        expert = int(groups["expert"]) if groups.get("expert") else STACKED
-        return Place(rule.target.replace("{layer}", str(layer)), layer, expert, rule.part)
-    return None
+    """Find the place of one checkpoint tensor; None if no rule knows it."""
+    return Matcher(rules).match(name)
 
 
 def wanted_tensors(config: ModelConfig) -> dict[str, Wanted]:

@@ -19,22 +19,51 @@ Floats = npt.NDArray[np.float32]
 _CHUNK_BLOCKS_BYTES = 1 << 21
 """Blocks are decoded this many bytes at a time, so that temporaries stay in cache."""
 
+OWN_IDS = 1000
+"""Native ids of formats that GGML does not have start here."""
+
+
+@dataclass(frozen=True)
+class RowHeader:
+    """Float32 factors in front of a row: one for every `span` elements, or one (span 0).
+
+    divides: elements are divided by their factor instead of multiplied.
+    """
+
+    span: int = 0
+    divides: bool = False
+
+    def count(self, cols: int) -> int:
+        """Factors of a row of `cols` elements."""
+        return -(-cols // self.span) if self.span else 1
+
 
 @dataclass(frozen=True)
 class QuantFormat:
     """A block format. Units: block_bytes bytes hold block_elements consecutive elements of a row.
 
-    gguf_type is the GGML type id, the number that GGUF files and the native kernels use.
+    native_id is the number that the native kernels use: the GGML type id where GGML has the format,
+    else ours, from OWN_IDS on. A row is its header, if the format has one, then its blocks.
     """
 
     name: str
     block_elements: int
     block_bytes: int
-    gguf_type: int
+    native_id: int
     decode_blocks: Callable[[Bytes], Floats]
     """uint8 [n, block_bytes] -> float32 [n, block_elements]."""
     encode_blocks: Callable[[Floats], Bytes] | None = None
     """float32 [n, block_elements] -> uint8 [n, block_bytes]; None where we only read the format."""
+    header: RowHeader | None = None
+
+    @property
+    def gguf_type(self) -> int | None:
+        """The GGML type id of GGUF files, None where GGML has no such format."""
+        return self.native_id if self.native_id < OWN_IDS else None
+
+    def header_bytes(self, cols: int) -> int:
+        """Bytes of the float32 factors in front of a row of `cols` elements."""
+        return 0 if self.header is None else 4 * self.header.count(cols)
 
     def row_bytes(self, cols: int) -> int:
         """Bytes of a row of `cols` elements. Raises: ValueError where blocks do not fit."""
@@ -43,25 +72,41 @@ class QuantFormat:
                 f"{self.name} rows need a positive multiple of {self.block_elements} elements, "
                 f"got {cols}; keep this tensor in another format"
             )
-        return cols // self.block_elements * self.block_bytes
+        return self.header_bytes(cols) + cols // self.block_elements * self.block_bytes
+
+    def row_cols(self, row_bytes: int) -> int:
+        """Elements of a row of `row_bytes` bytes. Raises: ValueError if there is no such row."""
+        body = row_bytes
+        if self.header is not None:
+            span = self.header.span
+            whole = 4 + span // self.block_elements * self.block_bytes
+            body -= 4 * (-(-row_bytes // whole) if span else 1)
+        if body < 0 or body % self.block_bytes:
+            before = "" if self.header is None else "float32 factors and "
+            raise ValueError(
+                f"{self.name} rows are uint8, {before}a multiple of {self.block_bytes} bytes long, "
+                f"got {row_bytes} bytes"
+            )
+        return body // self.block_bytes * self.block_elements
 
     def dequantize(self, raw: Bytes) -> Floats:
         """Decode whole rows. Shape: uint8 [..., row_bytes] -> float32 [..., cols].
 
         Raises: ValueError if a row is not a whole number of blocks.
         """
-        if raw.dtype != np.uint8 or raw.ndim == 0 or raw.shape[-1] % self.block_bytes:
-            raise ValueError(
-                f"{self.name} rows are uint8 and a multiple of {self.block_bytes} bytes long, "
-                f"got {raw.dtype} {raw.shape}"
-            )
-        cols = raw.shape[-1] // self.block_bytes * self.block_elements
-        blocks = np.ascontiguousarray(raw).reshape(-1, self.block_bytes)
+        if raw.dtype != np.uint8 or raw.ndim == 0:
+            raise ValueError(f"{self.name} rows are uint8, got {raw.dtype} {raw.shape}")
+        cols = self.row_cols(raw.shape[-1])
+        first = self.header_bytes(cols)
+        rows = np.ascontiguousarray(raw).reshape(-1, raw.shape[-1])
+        blocks = np.ascontiguousarray(rows[:, first:]).reshape(-1, self.block_bytes)
         out = np.empty((blocks.shape[0], self.block_elements), dtype=np.float32)
         step = max(1, _CHUNK_BLOCKS_BYTES // self.block_bytes)
         with np.errstate(invalid="ignore", over="ignore"):  # hostile scales may be inf or nan
             for start in range(0, blocks.shape[0], step):
                 out[start : start + step] = self.decode_blocks(blocks[start : start + step])
+            if self.header is not None:
+                _apply_factors(self.header, rows[:, :first], out.reshape(-1, cols))
         return out.reshape(*raw.shape[:-1], cols)
 
     def quantize(self, values: Floats) -> Bytes:
@@ -78,6 +123,30 @@ class QuantFormat:
         for start in range(0, blocks.shape[0], step):
             out[start : start + step] = self.encode_blocks(blocks[start : start + step])
         return out.reshape(*values.shape[:-1], row_bytes)
+
+
+def _apply_factors(header: RowHeader, raw: Bytes, values: Floats) -> None:
+    """Shape: raw uint8 [rows, 4 * count], values [rows, cols], changed."""
+    factors = np.ascontiguousarray(raw).view("<f4")
+    span = header.span or values.shape[1]
+    for index in range(factors.shape[1]):
+        part = values[:, index * span : (index + 1) * span]
+        if header.divides:
+            with np.errstate(divide="ignore"):
+                part /= factors[:, index : index + 1]
+        else:
+            part *= factors[:, index : index + 1]
+
+
+def float_bytes(values: Floats | float, count: int, what: str) -> Bytes:
+    """One float32, or one for each of `count` rows, as bytes. Shape: -> uint8 [count, 4].
+
+    Raises: ValueError if there are neither one nor `count` of them.
+    """
+    flat = np.asarray(values, dtype="<f4").reshape(-1)
+    if flat.size not in (1, count):
+        raise ValueError(f"{what}: need 1 or {count} values, got {flat.size}")
+    return np.ascontiguousarray(np.broadcast_to(flat, (count,))).view(np.uint8).reshape(count, 4)
 
 
 def half_field(blocks: Bytes, offset: int) -> Floats:

@@ -10,43 +10,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftengine.quant import bf16, f16, f32, q4_0, q4_1, q8_0
 from ftengine.quant.base import Bytes, QuantFormat
+from ftengine.quant.panel_form import (
+    PAIR_ROWS,
+    PANEL_FORMATS,
+    PANEL_ROWS,
+    PART_ALIGN_BYTES,
+    PanelFormat,
+    PanelShape,
+    pack_panel,
+    panel_shape,
+    round_up,
+    row_buffer,
+    unpack_panel,
+)
+
+__all__ = [
+    "LAYOUT",
+    "PAIR_ROWS",
+    "PANEL_FORMATS",
+    "PANEL_ROWS",
+    "PART_ALIGN_BYTES",
+    "ROW_ALIGN_BYTES",
+    "ExpertLayout",
+    "PanelFormat",
+    "expert_layout",
+    "fits",
+    "pack",
+    "pack_pair",
+    "packed_bytes",
+    "panel_format",
+    "supports",
+    "unpack",
+    "unpack_pair",
+]
 
 LAYOUT = "panel32.v1"
-PANEL_ROWS = 32
-PAIR_ROWS = 16
-PART_ALIGN_BYTES = 64
 ROW_ALIGN_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class PanelFormat:
-    """How one format is cut in a panel.
-
-    group_elements elements of a row (group_bytes bytes) are the smallest piece that is moved as a
-    whole: first num_scales float16 values, then 4-byte words.
-    """
-
-    quant: QuantFormat
-    group_elements: int
-    group_bytes: int
-    num_scales: int
-
-    @property
-    def words(self) -> int:
-        """4-byte words of one row in one group."""
-        return (self.group_bytes - 2 * self.num_scales) // 4
-
-
-PANEL_FORMATS: tuple[PanelFormat, ...] = (
-    PanelFormat(f32.FORMAT, 1, 4, 0),
-    PanelFormat(f16.FORMAT, 2, 4, 0),
-    PanelFormat(bf16.FORMAT, 2, 4, 0),
-    PanelFormat(q8_0.FORMAT, 32, 34, 1),
-    PanelFormat(q4_0.FORMAT, 32, 18, 1),
-    PanelFormat(q4_1.FORMAT, 32, 20, 2),
-)
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,18 @@ def supports(fmt: QuantFormat | str) -> bool:
     return any(candidate.quant.name == name for candidate in PANEL_FORMATS)
 
 
+def fits(fmt: QuantFormat | str, cols: int) -> bool:
+    """Whether panel32 can hold rows of `cols` elements of this format."""
+    return supports(fmt) and cols > 0 and cols % panel_format(fmt).group_elements == 0
+
+
 def packed_bytes(fmt: QuantFormat | str, rows: int, cols: int, paired: bool = False) -> int:
     """Bytes of a packed matrix. For a pair, `rows` is the row count of gate (and of up).
 
     Raises: ValueError if cols does not fit the format.
     """
     panels = -(-rows // (PAIR_ROWS if paired else PANEL_ROWS))
-    return panels * PANEL_ROWS * _row_bytes(panel_format(fmt), cols)
+    return panels * panel_shape(panel_format(fmt), cols).panel_bytes
 
 
 def pack(fmt: QuantFormat | str, raw_rows: Bytes) -> Bytes:
@@ -88,18 +93,14 @@ def pack(fmt: QuantFormat | str, raw_rows: Bytes) -> Bytes:
 
     Raises: ValueError if the rows do not fit the format.
     """
-    panel = panel_format(fmt)
-    _check_rows(panel, raw_rows)
-    rows, row_bytes = raw_rows.shape
-    out = np.empty(-(-rows // PANEL_ROWS) * PANEL_ROWS * row_bytes, dtype=np.uint8)
-    panels = out.reshape(-1, PANEL_ROWS * row_bytes)
-    buffer = _panel_buffer(row_bytes)
+    shape = _shape_of(panel_format(fmt), raw_rows)
+    panels = _new_panels(shape, -(-raw_rows.shape[0] // PANEL_ROWS))
+    buffer = row_buffer(shape)
     for index in range(panels.shape[0]):
-        part = raw_rows[index * PANEL_ROWS : (index + 1) * PANEL_ROWS]
-        buffer[: part.shape[0]] = part
-        buffer[part.shape[0] :] = 0
-        _pack_panel(panel, buffer, panels[index])
-    return out
+        first = index * PANEL_ROWS
+        halves = (raw_rows[first : first + PAIR_ROWS], raw_rows[first + PAIR_ROWS :][:PAIR_ROWS])
+        _pack_halves(shape, halves, buffer, panels[index])
+    return panels.reshape(-1)
 
 
 def pack_pair(fmt: QuantFormat | str, gate_rows: Bytes, up_rows: Bytes) -> Bytes:
@@ -108,22 +109,15 @@ def pack_pair(fmt: QuantFormat | str, gate_rows: Bytes, up_rows: Bytes) -> Bytes
     Shape: two uint8 [rows, row_bytes] -> uint8 [packed_bytes(paired=True)].
     Raises: ValueError if the two differ in shape or do not fit the format.
     """
-    panel = panel_format(fmt)
-    _check_rows(panel, gate_rows)
+    shape = _shape_of(panel_format(fmt), gate_rows)
     if gate_rows.shape != up_rows.shape or up_rows.dtype != np.uint8:
         raise ValueError(f"gate {gate_rows.shape} and up {up_rows.shape} must have one shape")
-    rows, row_bytes = gate_rows.shape
-    out = np.empty(-(-rows // PAIR_ROWS) * PANEL_ROWS * row_bytes, dtype=np.uint8)
-    panels = out.reshape(-1, PANEL_ROWS * row_bytes)
-    buffer = _panel_buffer(row_bytes)
+    panels = _new_panels(shape, -(-gate_rows.shape[0] // PAIR_ROWS))
+    buffer = row_buffer(shape)
     for index in range(panels.shape[0]):
         take = slice(index * PAIR_ROWS, (index + 1) * PAIR_ROWS)
-        count = gate_rows[take].shape[0]
-        for part, first in ((gate_rows[take], 0), (up_rows[take], PAIR_ROWS)):
-            buffer[first : first + count] = part
-            buffer[first + count : first + PAIR_ROWS] = 0
-        _pack_panel(panel, buffer, panels[index])
-    return out
+        _pack_halves(shape, (gate_rows[take], up_rows[take]), buffer, panels[index])
+    return panels.reshape(-1)
 
 
 def unpack(fmt: QuantFormat | str, packed: Bytes, rows: int, cols: int) -> Bytes:
@@ -131,24 +125,16 @@ def unpack(fmt: QuantFormat | str, packed: Bytes, rows: int, cols: int) -> Bytes
 
     Raises: ValueError if the size does not match.
     """
-    panel = panel_format(fmt)
-    panels = _panels_of(panel, packed, rows, cols, paired=False)
-    out = np.empty((panels.shape[0], PANEL_ROWS, _row_bytes(panel, cols)), dtype=np.uint8)
-    for index in range(panels.shape[0]):
-        _unpack_panel(panel, panels[index], out[index])
-    return out.reshape(-1, out.shape[-1])[:rows]
+    every = _unpack_all(panel_format(fmt), packed, (rows, cols), paired=False)
+    return every.reshape(-1, every.shape[-1])[:rows]
 
 
 def unpack_pair(fmt: QuantFormat | str, packed: Bytes, rows: int, cols: int) -> tuple[Bytes, Bytes]:
     """Inverse of pack_pair. Shape: uint8 [packed_bytes] -> two uint8 [rows, row_bytes]."""
-    panel = panel_format(fmt)
-    panels = _panels_of(panel, packed, rows, cols, paired=True)
-    row_bytes = _row_bytes(panel, cols)
-    out = np.empty((panels.shape[0], 2, PAIR_ROWS, row_bytes), dtype=np.uint8)
-    for index in range(panels.shape[0]):
-        _unpack_panel(panel, panels[index], out[index].reshape(PANEL_ROWS, row_bytes))
-    gate = np.ascontiguousarray(out[:, 0]).reshape(-1, row_bytes)[:rows]
-    up = np.ascontiguousarray(out[:, 1]).reshape(-1, row_bytes)[:rows]
+    every = _unpack_all(panel_format(fmt), packed, (rows, cols), paired=True)
+    halves = every.reshape(-1, 2, PAIR_ROWS, every.shape[-1])
+    gate = np.ascontiguousarray(halves[:, 0]).reshape(-1, every.shape[-1])[:rows]
+    up = np.ascontiguousarray(halves[:, 1]).reshape(-1, every.shape[-1])[:rows]
     return gate, up
 
 
@@ -160,74 +146,52 @@ def expert_layout(
     Raises: ValueError if a size does not fit its format.
     """
     gate_up = packed_bytes(fmt_gate_up, inter, hidden, paired=True)
-    down_offset = _round_up(gate_up, PART_ALIGN_BYTES)
+    down_offset = round_up(gate_up, PART_ALIGN_BYTES)
     end = down_offset + packed_bytes(fmt_down, hidden, inter)
-    return ExpertLayout(0, down_offset, _round_up(end, ROW_ALIGN_BYTES))
+    return ExpertLayout(0, down_offset, round_up(end, ROW_ALIGN_BYTES))
 
 
-def _round_up(value: int, align: int) -> int:
-    return -(-value // align) * align
-
-
-def _row_bytes(panel: PanelFormat, cols: int) -> int:
-    if cols <= 0 or cols % panel.group_elements:
-        raise ValueError(
-            f"panel32 {panel.quant.name} needs a positive multiple of {panel.group_elements} "
-            f"columns, got {cols}; keep this tensor in a format with smaller blocks"
-        )
-    return cols // panel.group_elements * panel.group_bytes
-
-
-def _check_rows(panel: PanelFormat, rows: Bytes) -> None:
+def _shape_of(panel: PanelFormat, rows: Bytes) -> PanelShape:
+    """Sizes of the panels of these rows. Raises: ValueError if they are no rows of the format."""
     if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[0] == 0:
         raise ValueError(f"panel32 packs uint8 [rows, row_bytes], got {rows.dtype} {rows.shape}")
-    if rows.shape[1] == 0 or rows.shape[1] % panel.group_bytes:
+    try:
+        cols = panel.quant.row_cols(rows.shape[1])
+        return panel_shape(panel, cols)
+    except ValueError:
+        before = "" if panel.quant.header is None else "float32 factors and then "
         raise ValueError(
-            f"panel32 {panel.quant.name} needs rows of a multiple of {panel.group_bytes} bytes "
-            f"({panel.group_elements} columns), got {rows.shape[1]} bytes"
-        )
+            f"panel32 {panel.quant.name} needs rows of {before}a multiple of {panel.group_bytes} "
+            f"bytes ({panel.group_elements} columns), got {rows.shape[1]} bytes"
+        ) from None
 
 
-def _panels_of(panel: PanelFormat, packed: Bytes, rows: int, cols: int, paired: bool) -> Bytes:
+def _new_panels(shape: PanelShape, count: int) -> Bytes:
+    return np.empty((count, shape.panel_bytes), dtype=np.uint8)
+
+
+def _pack_halves(shape: PanelShape, halves: tuple[Bytes, Bytes], buffer: Bytes, out: Bytes) -> None:
+    """One panel from up to 16 rows for each of its halves."""
+    counts = (halves[0].shape[0], halves[1].shape[0])
+    for first, count, part in zip((0, PAIR_ROWS), counts, halves, strict=True):
+        buffer[first : first + count, : shape.row_bytes] = part
+        buffer[first + count : first + PAIR_ROWS] = 0
+    pack_panel(shape, buffer, counts, out)
+
+
+def _unpack_all(panel: PanelFormat, packed: Bytes, size: tuple[int, int], *, paired: bool) -> Bytes:
+    """Rows of all panels, filled-up ones too. Shape: -> uint8 [panels, 32, row_bytes]."""
+    rows, cols = size
     expected = packed_bytes(panel.quant, rows, cols, paired)
     if packed.dtype != np.uint8 or packed.size != expected:
         raise ValueError(
             f"panel32 {panel.quant.name} [{rows}, {cols}] is {expected} bytes, got {packed.size}"
         )
-    return np.ascontiguousarray(packed).reshape(-1, PANEL_ROWS * _row_bytes(panel, cols))
-
-
-def _panel_buffer(row_bytes: int) -> Bytes:
-    """Uint8 [32, row_bytes] whose rows start at different cache sets: f32 packs 3 times faster."""
-    return np.empty((PANEL_ROWS, row_bytes + PART_ALIGN_BYTES), dtype=np.uint8)[:, :row_bytes]
-
-
-def _pack_panel(panel: PanelFormat, rows: Bytes, out: Bytes) -> None:
-    """Shape: rows uint8 [32, row_bytes] -> out uint8 [32 * row_bytes]."""
-    groups = rows.reshape(PANEL_ROWS, -1, panel.group_bytes)
-    target = out.reshape(groups.shape[1], PANEL_ROWS * panel.group_bytes)
-    scale_bytes = 2 * panel.num_scales
-    if panel.num_scales:
-        scales = groups.view(np.uint16)[:, :, : panel.num_scales]
-        target.view(np.uint16)[:, : PANEL_ROWS * panel.num_scales] = scales.transpose(
-            1, 2, 0
-        ).reshape(groups.shape[1], -1)
-    quants = groups if scale_bytes == 0 else np.ascontiguousarray(groups[:, :, scale_bytes:])
-    words = quants.view(np.uint32)
-    place = target.view(np.uint32)[:, PANEL_ROWS * scale_bytes // 4 :]
-    place.reshape(groups.shape[1], panel.words, PANEL_ROWS)[...] = words.transpose(1, 2, 0)
-
-
-def _unpack_panel(panel: PanelFormat, source: Bytes, out: Bytes) -> None:
-    """Shape: source uint8 [32 * row_bytes] -> out uint8 [32, row_bytes] contiguous."""
-    groups = out.reshape(PANEL_ROWS, -1, panel.group_bytes)
-    count = groups.shape[1]
-    packed = source.reshape(count, PANEL_ROWS * panel.group_bytes)
-    scale_bytes = 2 * panel.num_scales
-    if panel.num_scales:
-        scales = packed.view(np.uint16)[:, : PANEL_ROWS * panel.num_scales]
-        shaped = scales.reshape(count, panel.num_scales, PANEL_ROWS)
-        groups.view(np.uint16)[:, :, : panel.num_scales] = shaped.transpose(2, 0, 1)
-    words = packed.view(np.uint32)[:, PANEL_ROWS * scale_bytes // 4 :]
-    shaped_words = words.reshape(count, panel.words, PANEL_ROWS).transpose(2, 0, 1)
-    groups[:, :, scale_bytes:] = np.ascontiguousarray(shaped_words).view(np.uint8)
+    shape = panel_shape(panel, cols)
+    panels = np.ascontiguousarray(packed).reshape(-1, shape.panel_bytes)
+    out = np.empty((panels.shape[0], PANEL_ROWS, shape.row_bytes), dtype=np.uint8)
+    buffer = row_buffer(shape)
+    for index in range(panels.shape[0]):
+        unpack_panel(shape, panels[index], buffer)
+        out[index] = buffer[:, : shape.row_bytes]
+    return out

@@ -8,21 +8,31 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ftengine.cache.kv_pool import KvPool, page_bytes
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
 from ftengine.config import EngineConfig
-from ftengine.device.torch_device import available_bytes, page_aligned, usable_cpus
-from ftengine.errors import CapacityError, EngineError, FormatError
+from ftengine.device.host_memory import available_bytes
+from ftengine.device.torch_device import page_aligned, usable_cpus
+from ftengine.errors import CapacityError, EngineError, FormatError, LoadError
 from ftengine.kernels.dispatch import KernelChoice, choose_kernels
 from ftengine.loader.ftw import INDEX_NAME, FtwModel
-from ftengine.loader.load import FtwWeights, check_complete, kernel_bytes, read_model_config
+from ftengine.loader.load import check_complete, kernel_bytes, read_model_config
+from ftengine.loader.mapped import TieredWeights, mappable_bytes
 from ftengine.models.build import Builder, BuildLimits, buffer_shape, kv_shapes
 from ftengine.models.spec import ModelConfig
 from ftengine.protocol import PROTOCOL_VERSION, EngineInfo
+from ftengine.runtime.memory import MemoryManager
+from ftengine.runtime.placement import (
+    Placement,
+    choose_placement,
+    experts_per_token,
+    slots_are_automatic,
+    start_slots,
+)
 from ftengine.runtime.runner import HEAD_ROWS, Runner, RunnerLimits
 from ftengine.scheduler.scheduler import Scheduler, SchedulerLimits
 from ftman import __version__ as VERSION
@@ -57,23 +67,30 @@ class Assembled:
     runner: Runner
     scheduler: Scheduler
     pages: PageAllocator
+    memory: MemoryManager
     info: EngineInfo
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Units: bytes; tokens per sequence; pages of 16 tokens."""
+    """Units: bytes; tokens per sequence; pages of 16 tokens.
+
+    mappable_bytes: the part of the weights that could stay on disk; on_disk: it does.
+    """
 
     context_tokens: int
     num_pages: int
     weights_bytes: int
     kv_bytes: int
     work_bytes: int
+    mappable_bytes: int = 0
+    on_disk: bool = False
 
     @property
     def need_bytes(self) -> int:
-        """All of it."""
-        return self.weights_bytes + self.kv_bytes + self.work_bytes
+        """All of it, without what stays on disk."""
+        left = self.mappable_bytes if self.on_disk else 0
+        return self.weights_bytes - left + self.kv_bytes + self.work_bytes
 
 
 def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Assembled:
@@ -85,15 +102,19 @@ def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Ass
         cpu_target=config.compute.cpu_target,
     )
     torch.set_num_threads(choice.torch_threads)
-    with FtwModel.open(config.ftw) as model, torch.inference_mode():
+    with FtwModel.open(config.ftw, check="reading") as model, torch.inference_mode():
         progress.total_bytes = sum(item.bytes for item in model.index.tensors)
         progress.total_bytes += sum(item.bytes for item in model.index.banks)
         spec = read_model_config(model)
         check_complete(model, spec)
-        plan = plan_memory(config, model, spec)
-        check_memory(plan, available_bytes())
-        weights = FtwWeights(model, config.compute.compute, progress.add)
-        return _put_together(config, model, spec, plan, weights, choice, now_wall_s)
+        have = available_bytes()
+        plan = choose_tier(plan_memory(config, model, spec), config.memory.tier, have)
+        check_memory(plan, have)
+        weights = TieredWeights(model, config.compute.compute, progress.add, plan.on_disk)
+        assembled = _put_together(config, model, spec, plan, weights, choice, now_wall_s)
+        if not plan.on_disk:
+            model.check_rest()
+        return assembled
 
 
 def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> MemoryPlan:
@@ -121,7 +142,24 @@ def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> Mem
         weights_bytes=kernel_bytes(model, config.compute.compute),
         kv_bytes=num_pages * one_page,
         work_bytes=4 * (config.step_tokens * per_token + rows * spec.vocab_size),
+        mappable_bytes=mappable_bytes(model),
     )
+
+
+def choose_tier(plan: MemoryPlan, tier: str, have_bytes: int | None) -> MemoryPlan:
+    """Leave the experts on disk where that is asked for, or where they do not fit in memory.
+
+    Raises: LoadError when it is asked for and no bank can be read in place.
+    """
+    if tier == "disk" and not plan.mappable_bytes:
+        raise LoadError(
+            "--tier disk is of no use here: the model has no experts, or none whose format the "
+            "kernels read as it is stored; leave it out"
+        )
+    short = have_bytes is not None and plan.need_bytes + _RESERVE_BYTES > have_bytes
+    if tier == "disk" or (tier == "auto" and short and plan.mappable_bytes):
+        return replace(plan, on_disk=True)
+    return plan
 
 
 def check_memory(plan: MemoryPlan, have_bytes: int | None) -> None:
@@ -142,13 +180,17 @@ def _put_together(
     model: FtwModel,
     spec: ModelConfig,
     plan: MemoryPlan,
-    weights: FtwWeights,
+    weights: TieredWeights,
     choice: KernelChoice,
     now_wall_s: float,
 ) -> Assembled:
     limits = BuildLimits(plan.context_tokens, config.step_tokens)
-    decoder = Builder(spec, weights, choice.kernels, limits).decoder()
+    placement = choose_placement(config, spec, choice.kernels)
+    decoder = Builder(spec, weights, choice.kernels, limits, placement.store).decoder()
     pool = KvPool(kv_shapes(spec), plan.num_pages, DTYPES[config.compute.compute], page_aligned)
+    dense_bytes = weights.held_bytes + weights.mapped_bytes - placement.store.host_bytes
+    taken_bytes = pool.total_bytes + plan.work_bytes + dense_bytes
+    slot_notes = start_slots(placement, config, spec, taken_bytes)
     pages = PageAllocator(plan.num_pages)
     runner = Runner(
         decoder, pool, RunnerLimits(plan.context_tokens, config.num_parallel, config.step_tokens)
@@ -160,25 +202,72 @@ def _put_together(
         pages,
         spec.eos_ids,
     )
-    info = EngineInfo(
+    memory = MemoryManager(
+        placement=placement,
+        runner=runner,
+        scheduler=scheduler,
+        pages=pages,
+        kv_layers=kv_shapes(spec),
+        kv_dtype=DTYPES[config.compute.compute],
+        experts_per_token=experts_per_token(spec),
+        automatic=slots_are_automatic(config),
+    )
+    notes = (*spec.notes, *choice.notes, *weights.notes, *_context_notes(config, plan, spec))
+    notes += (*slot_notes, *_tier_notes(weights), *_device_notes(config, placement))
+    info = replace(
+        _info(config, model, spec, choice, now_wall_s),
+        context_tokens=plan.context_tokens,
+        vocab_size=decoder.vocab_size,
+        weights_bytes=weights.held_bytes,
+        kv_bytes=pool.total_bytes,
+        notes=notes,
+    )
+    return Assembled(runner, scheduler, pages, memory, info)
+
+
+def _info(
+    config: EngineConfig,
+    model: FtwModel,
+    spec: ModelConfig,
+    choice: KernelChoice,
+    now_wall_s: float,
+) -> EngineInfo:
+    """What is known of an engine before its sizes are."""
+    return EngineInfo(
         protocol=PROTOCOL_VERSION,
         version=VERSION,
         ftw_id=_ftw_id(model),
         family=spec.family,
         device=config.compute.device,
         compute=config.compute.compute,
-        context_tokens=plan.context_tokens,
+        context_tokens=0,
         max_sequences=config.num_parallel,
-        vocab_size=decoder.vocab_size,
-        weights_bytes=weights.held_bytes,
-        kv_bytes=pool.total_bytes,
+        vocab_size=0,
+        weights_bytes=0,
+        kv_bytes=0,
         num_experts=spec.num_experts,
         kernels=choice.described,
         pid=os.getpid(),
         started_wall_s=now_wall_s,
-        notes=(*spec.notes, *choice.notes, *weights.notes, *_context_notes(config, plan, spec)),
     )
-    return Assembled(runner, scheduler, pages, info)
+
+
+def _tier_notes(weights: TieredWeights) -> tuple[str, ...]:
+    if not weights.mapped_bytes:
+        return ()
+    return (
+        f"slower tier: {weights.mapped_bytes / 1e9:.2f} GB of experts stay on disk and are read "
+        f"as they are needed; their checksums were not checked at load",
+    )
+
+
+def _device_notes(config: EngineConfig, placement: Placement) -> tuple[str, ...]:
+    if config.compute.device != "emulated":
+        return ()
+    said = "emulated device: the CPU stands in for an accelerator; its speed means nothing"
+    if placement.strategy == config.compute.chosen_strategy:
+        return (said,)
+    return (said, f"strategy {config.compute.chosen_strategy} has no effect on a dense model")
 
 
 def _context_notes(config: EngineConfig, plan: MemoryPlan, spec: ModelConfig) -> tuple[str, ...]:

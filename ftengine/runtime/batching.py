@@ -38,6 +38,11 @@ class StepInputs:
         self._np_pages = self._page_table.numpy()
         self._rows: list[list[int]] = [[] for _ in range(max_sequences)]
 
+    def use_pool(self, pool: KvPool) -> None:
+        """Steps from now on read and write another pool, in which pages may have other ids."""
+        self._pool = pool
+        self._rows = [[] for _ in self._rows]
+
     def fill(self, work: Items[Work], wanted: list[int] | None) -> StepContext:
         """Write one step's indices. `wanted` as in StepContext."""
         at = 0

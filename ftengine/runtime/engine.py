@@ -6,6 +6,7 @@ threads send intents through `submit`, `abort`, `drain` and `stop`. Loading: ass
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import queue
 from collections.abc import Callable
@@ -23,12 +24,14 @@ from ftengine.protocol import (
     FinishEvent,
     GenerateRequest,
     Health,
+    MemoryRequest,
+    MemoryState,
     ProgressEvent,
     TokenEvent,
     TokenLogprob,
 )
 from ftengine.runtime.assemble import Assembled, Progress, assemble
-from ftengine.runtime.metrics import Metrics
+from ftengine.runtime.metrics import Metrics, expert_text, prometheus_text
 from ftengine.runtime.requests import LiveRequest, Publish
 from ftengine.runtime.runner import PromptLogits, Runner
 from ftengine.sampling.sampler import Choice, sample, token_logprobs
@@ -38,6 +41,9 @@ from ftengine.scheduler.scheduler import Scheduler
 from ftman.clock import SYSTEM, Clock
 
 log = logging.getLogger(__name__)
+
+_FOLLOW_S = 1.0
+"""How often expert slots follow the device's free memory."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Engine:
         self._error: str | None = None
         self._last_step_s: float | None = None
         self._stopping = False
+        self._followed_s = 0.0
 
     def load(self) -> None:
         """Read the model and make the pools. Raises: LoadError, CapacityError."""
@@ -78,8 +85,18 @@ class Engine:
 
     @property
     def info(self) -> EngineInfo:
-        """What was loaded. Only after load."""
-        return self._loaded.info
+        """What was loaded, and how memory and experts stand now. Only after load."""
+        loaded = self._loaded
+        return dataclasses.replace(
+            loaded.info,
+            kv_bytes=loaded.runner.pool.total_bytes,
+            experts=loaded.memory.experts(loaded.info.num_experts),
+        )
+
+    def metrics_text(self) -> str:
+        """Everything counted, in Prometheus' text format."""
+        text = prometheus_text(self.metrics)
+        return text if self._assembled is None else text + expert_text(self._loaded.memory.counters)
 
     @property
     def runner(self) -> Runner:
@@ -116,6 +133,23 @@ class Engine:
         """End a request from any thread; it takes effect before the next step."""
         self._commands.put(lambda: self._abort(request_id))
 
+    def resize(
+        self, request: MemoryRequest, answer: Callable[[MemoryState | ErrorEvent], None]
+    ) -> None:
+        """Divide memory anew, from any thread; done and answered before the next step."""
+        self._commands.put(lambda: self._resize(request, answer))
+
+    def resize_sync(self, request: MemoryRequest) -> MemoryState:
+        """The same on the engine thread itself; for tests. Raises: EngineError."""
+        state = self._loaded.memory.apply(request)
+        self._count()
+        return state
+
+    def close(self) -> None:
+        """End the threads that experts and their device use; after the last step."""
+        if self._assembled is not None:
+            self._assembled.memory.placement.close()
+
     def drain(self) -> None:
         """Refuse new requests from now on, from any thread; running ones go on."""
         if self._state == "ready":
@@ -136,12 +170,14 @@ class Engine:
             self._receive(wait=not self._loaded.scheduler.has_work)
             if not self._stopping:
                 self.step()
+        self.close()
 
     def step(self) -> bool:
         """Run one step and publish what it gave. False when there was nothing to run."""
         scheduler = self._loaded.scheduler
         self._expire()
         started = self._clock.monotonic()
+        self._follow(started)
         batch = scheduler.next_batch(started)
         if batch is None:
             self._count()
@@ -174,13 +210,27 @@ class Engine:
 
     def _receive(self, wait: bool) -> None:
         if wait:
-            self._commands.get()()
+            self._wait()()
         while True:
             try:
                 command = self._commands.get_nowait()
             except queue.Empty:
                 return
             command()
+
+    def _wait(self) -> Callable[[], None]:
+        """The next command; meanwhile the device's memory is watched, where slots follow it."""
+        while self._loaded.memory.follows:
+            try:
+                return self._commands.get(timeout=_FOLLOW_S)
+            except queue.Empty:
+                self._follow(self._clock.monotonic())
+        return self._commands.get()
+
+    def _follow(self, now_s: float) -> None:
+        if now_s - self._followed_s >= _FOLLOW_S:
+            self._followed_s = now_s
+            self._loaded.memory.follow()
 
     def _accept(self, request: GenerateRequest, publish: Publish, arrival_s: float) -> None:
         self.metrics.requests += 1
@@ -202,6 +252,17 @@ class Engine:
         self._live[request.request_id] = LiveRequest(sequence, publish, seed)
         publish(ProgressEvent(0, sequence.num_prompt))
         self._count()
+
+    def _resize(
+        self, request: MemoryRequest, answer: Callable[[MemoryState | ErrorEvent], None]
+    ) -> None:
+        try:
+            state = self.resize_sync(request)
+        except EngineError as error:
+            answer(ErrorEvent(error.code, error.message, error.retryable))
+            return
+        log.info("memory: %d expert slots, %d KV pages", state.expert_slots, state.kv_pages)
+        answer(state)
 
     def _abort(self, request_id: str) -> None:
         live = self._live.get(request_id)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from ftengine.experts.counters import ExpertCounters, LayerCounters
+
 
 @dataclass
 class Metrics:
@@ -44,6 +46,30 @@ _HELP = {
     "kv_pages": ("gauge", "KV pages in all."),
     "kv_pages_free": ("gauge", "KV pages nobody holds."),
 }
+
+
+_EXPERT_HELP = {
+    "hits": "Experts asked for that were in a slot, once per step.",
+    "misses": "Experts asked for that were in no slot, once per step.",
+    "fills": "Experts copied to slots because they were asked for.",
+    "on_cpu": "Experts computed by the CPU from host memory, once per step.",
+    "streamed": "Experts copied whole layers at a time in prefill.",
+    "link_bytes": "Bytes copied from host memory to slots.",
+    "passes": "Further rounds of steps that asked for more experts than there are slots.",
+    "stall_s": "Seconds waited for copies.",
+}
+
+
+def expert_text(counters: ExpertCounters) -> str:
+    """Counters of routed experts per MoE layer; empty for a dense model."""
+    lines: list[str] = []
+    for item in dataclasses.fields(LayerCounters) if counters.layers else ():
+        name = "ft_engine_experts_" + item.name.removesuffix("_s")
+        name += "_seconds_total" if item.name.endswith("_s") else "_total"
+        lines += [f"# HELP {name} {_EXPERT_HELP[item.name]}", f"# TYPE {name} counter"]
+        for number, layer in enumerate(counters.layers):
+            lines.append(f'{name}{{layer="{number}"}} {getattr(layer, item.name)}')
+    return "".join(line + "\n" for line in lines)
 
 
 def prometheus_text(metrics: Metrics) -> str:

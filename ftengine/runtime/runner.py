@@ -54,6 +54,16 @@ class Runner:
         rows = max(HEAD_ROWS, limits.max_sequences)
         self._logits = torch.zeros(rows, decoder.vocab_size)
 
+    @property
+    def pool(self) -> KvPool:
+        """The KV pool in use."""
+        return self._pool
+
+    def use_pool(self, pool: KvPool) -> None:
+        """Steps from now on use another pool; between steps only."""
+        self._pool = pool
+        self._inputs.use_pool(pool)
+
     def run(self, batch: Batch) -> torch.Tensor:
         """Compute a step. Returns the logits that choose tokens, in the order of batch.work.
 

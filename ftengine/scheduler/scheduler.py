@@ -182,6 +182,28 @@ class Scheduler:
                     ended.append(sequence)
         return ended
 
+    def resize_pages(self, num_pages: int) -> dict[int, int]:
+        """Change the number of KV pages between steps, preempting the youngest where it shrinks.
+
+        Returns old -> new id of every page that running sequences hold.
+        Raises: CapacityError when one context would not fit; nothing is changed then.
+        """
+        least = pages_for(self._limits.context_tokens)
+        if num_pages < least:
+            raise CapacityError(
+                f"{num_pages} KV pages hold less than one context of "
+                f"{self._limits.context_tokens} tokens, which needs {least}; ask for more KV "
+                f"memory, or load the model with a smaller context"
+            )
+        while self._pages.num_pages - self._pages.num_free > num_pages:
+            self._preempt(self._running[-1])
+        moves = self._pages.resize(num_pages)
+        places: dict[int, int] = {}
+        for sequence in self._running:
+            places |= {page: moves.get(page, page) for page in sequence.pages}
+            sequence.pages = [moves.get(page, page) for page in sequence.pages]
+        return places
+
     def check_integrity(self) -> None:
         """Assert that pages, states and counts agree; for tests and idle moments."""
         self._pages.check_integrity()

@@ -1,37 +1,46 @@
-"""The routes as a plain ASGI application: /health, /info, /generate, /metrics.
+"""The routes as a plain ASGI application: /health, /info, /generate, /memory, /metrics.
 
-No framework: four routes, JSON or NDJSON bodies. Life and death of the process stand in serve.py,
+No framework: five routes, JSON or NDJSON bodies. Life and death of the process stand in serve.py,
 the event stream of one request in stream.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ftengine.errors import RequestError
 from ftengine.protocol import (
     LINE_LIMIT_BYTES,
     ErrorEvent,
     GenerateRequest,
+    MemoryRequest,
+    MemoryState,
     ProtocolError,
     decode,
     encode,
 )
 from ftengine.runtime.engine import Engine
-from ftengine.runtime.metrics import prometheus_text
 from ftengine.server.stream import EventStream, status_of
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_METHODS = {"/health": "GET", "/info": "GET", "/metrics": "GET", "/generate": "POST"}
+_METHODS = {
+    "/health": "GET",
+    "/info": "GET",
+    "/metrics": "GET",
+    "/generate": "POST",
+    "/memory": "POST",
+}
 
 
 class App:
@@ -53,12 +62,14 @@ class App:
         path = scope["path"]
         if path == "/generate":
             await self._generate(receive, send)
+        elif path == "/memory":
+            await self._memory(receive, send)
         elif path == "/health":
             self._on_health()
             health = self._engine.health()
             await _send(send, 200 if health.state in ("ready", "draining") else 503, encode(health))
         elif path == "/metrics":
-            text = prometheus_text(self._engine.metrics).encode()
+            text = self._engine.metrics_text().encode()
             await _send(send, 200, text, b"text/plain; version=0.0.4")
         elif self._not_ready() is not None:
             await _send_error(send, 503, *self._not_ready_event())
@@ -88,21 +99,42 @@ class App:
         return "loading", "the model is still loading; ask /health until it is ready", True
 
     async def _generate(self, receive: Receive, send: Send) -> None:
+        request = await self._read(GenerateRequest, receive, send)
+        if request is not None:
+            await EventStream(self._engine, request).run(receive, send)
+
+    async def _memory(self, receive: Receive, send: Send) -> None:
+        request = await self._read(MemoryRequest, receive, send)
+        if request is None:
+            return
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[MemoryState | ErrorEvent] = loop.create_future()
+
+        def answer(found: MemoryState | ErrorEvent) -> None:
+            loop.call_soon_threadsafe(answered.set_result, found)
+
+        self._engine.resize(request, answer)
+        found = await answered
+        status = status_of(found.code) if isinstance(found, ErrorEvent) else 200
+        await _send(send, status, encode(found))
+
+    async def _read(self, kind: type[T], receive: Receive, send: Send) -> T | None:
+        """The body as a wire message; None when the client left or was refused here."""
         try:
             body = await _read_body(receive)
             if body is None:
-                return
-            request = decode(GenerateRequest, body)
+                return None
+            request = decode(kind, body)
         except ProtocolError as error:
             await _send_error(send, 400, "bad_request", str(error))
-            return
+            return None
         except RequestError as error:
             await _send_error(send, 413, error.code, error.message)
-            return
+            return None
         if self._not_ready() is not None:
             await _send_error(send, 503, *self._not_ready_event())
-            return
-        await EventStream(self._engine, request).run(receive, send)
+            return None
+        return request
 
 
 async def _read_body(receive: Receive) -> bytes | None:

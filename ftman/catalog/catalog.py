@@ -190,6 +190,10 @@ class Catalog:
         """ "" or which file is damaged and how; a cheap check for before a load."""
         return model.damaged or self._sizes.check(model)
 
+    def condemn(self, ftw_id: str, problem: str) -> None:
+        """Weights turned out to be damaged although their sizes are right: a pull repairs them."""
+        self._sizes.condemn(self._ftw(ftw_id), problem)
+
     def verify(self, model: Model, on_bytes: Callable[[int], None] | None = None) -> list[Damage]:
         """Read every byte of a model; list what is damaged. Slow: for a thread, not the loop."""
         return verify_model(model, self.blobs, on_bytes)

@@ -46,6 +46,12 @@ class SizeChecker:
         self._blobs = blobs
         self._indexes: dict[Path, tuple[tuple[int, int, int], FolderIndex]] = {}
 
+    def condemn(self, folder: Path, problem: str) -> None:
+        """Call a folder damaged, whatever its sizes say, until another one takes its place."""
+        known = self._indexes.get(folder)
+        if known is not None:
+            self._indexes[folder] = (known[0], FolderIndex(problem=problem))
+
     def check(self, model: Model) -> str:
         """ "" or the first thing that is damaged: which file, and how."""
         for layer in model.layers:
@@ -114,11 +120,20 @@ def verify_model(
     found = list(_damaged_blobs(model, blobs, told))
     if not model.ftw_id:
         return [*found, Damage("manifest", "names no weights")]
-    index = read_index(model.ftw_path, model.ftw_id)
+    return [*found, *verify_folder(model.ftw_path, model.ftw_id, told)]
+
+
+def verify_folder(
+    folder: Path, ftw_id: str, on_bytes: Callable[[int], None] | None = None
+) -> list[Damage]:
+    """Read every byte of an FTW folder and list the damaged stretches."""
+    told = on_bytes or _ignore
+    index = read_index(folder, ftw_id)
     if index.problem:
-        return [*found, Damage(INDEX_NAME, index.problem)]
+        return [Damage(INDEX_NAME, index.problem)]
+    found: list[Damage] = []
     for item in index.files:
-        path = model.ftw_path / item.name
+        path = folder / item.name
         problem = _size_problem(item.name, _size_of(path), item.size)
         if problem and not path.is_file():
             found.append(Damage(item.name, problem, 0, item.size))

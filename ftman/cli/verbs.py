@@ -61,6 +61,24 @@ def _prefix(parser: Parser) -> None:
     parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
 
 
+def _ps(parser: Parser) -> None:
+    _prefix(parser)
+    parser.add_argument("--experts", action="store_true", help="what happens to routed experts")
+
+
+def _memory(parser: Parser) -> None:
+    _model(parser)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--experts", metavar="N", type=int, help="experts kept on the device")
+    which.add_argument("--kv", metavar="SIZE", help="memory for context, as 512MB or 2GiB")
+
+
+def _fit(parser: Parser) -> None:
+    _model(parser)
+    parser.add_argument("--device", metavar="PROFILE", help="another machine, as rtx-4060-laptop")
+    parser.add_argument("--context", metavar="N", type=int, help="tokens of context (32768)")
+
+
 def _show(parser: Parser) -> None:
     _model(parser)
     for part in ("license", "modelfile", "parameters", "system", "template"):
@@ -110,7 +128,9 @@ VERBS: tuple[Verb, ...] = (
     Verb("create", "Build a model from a Modelfile", _create),
     Verb("list", "List installed models", _prefix, module="listing", aliases=("ls",)),
     Verb("show", "Show what a model is", _show),
-    Verb("ps", "List loaded models", _prefix),
+    Verb("ps", "List loaded models", _ps),
+    Verb("memory", "Divide a loaded model's memory anew", _memory),
+    Verb("fit", "Say what a model will do on a machine", _fit),
     Verb("stop", "Unload a model", _model),
     Verb("rm", "Remove models", _rm),
     Verb("cp", "Give a model a second name", _cp),
@@ -124,7 +144,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("autostart", "Start the manager at login", _autostart),
     Verb("version", "Show the version", _none),
 )
-LATER = ("push", "verify", "import", "fit", "doctor", "launch", "bench", "signin", "signout")
+LATER = ("push", "verify", "import", "doctor", "launch", "bench", "signin", "signout")
 
 
 def verb_named(word: str) -> Verb | None:

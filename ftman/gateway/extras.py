@@ -90,6 +90,26 @@ async def _calibration(steps: AsyncGenerator[Step, None]) -> AsyncIterator[bytes
             yield ndjson({"status": f"measuring {step.phase}", **told})
 
 
+async def experts(call: Call) -> Reply:
+    """GET /api/ft/experts: slots and counts of every loaded model."""
+    return Reply(to_json({"models": [asdict(item) for item in await call.service.experts()]}))
+
+
+async def memory(call: Call) -> Reply:
+    """POST /api/ft/memory: divide a loaded model's memory anew."""
+    fields = call.fields("MemoryRequest", OLLAMA_TEXTS)
+    slots, kv_bytes = fields.integer("expert_slots"), fields.integer("kv_bytes")
+    return Reply(to_json(asdict(await call.service.memory(fields.text("model"), slots, kv_bytes))))
+
+
+async def fit(call: Call) -> Reply:
+    """POST /api/ft/fit: what an installed model will do on this machine or a named one."""
+    fields = call.fields("FitRequest", OLLAMA_TEXTS)
+    context = fields.integer("context")
+    answer = await call.service.fit(fields.text("model"), fields.text("device"), context)
+    return Reply(to_json(dict(answer)))
+
+
 async def gc(call: Call) -> Reply:
     """POST /api/ft/gc: remove what nothing needs."""
     return Reply(to_json({"freed": await asyncio.to_thread(call.service.collect_garbage)}))
@@ -117,6 +137,9 @@ ROUTES = (
     Route("GET", "/api/ft/jobs", jobs),
     Route("DELETE", "/api/ft/jobs/*", cancel_job),
     Route("POST", "/api/ft/calibrate", calibrate, body="whole"),
+    Route("GET", "/api/ft/experts", experts),
+    Route("POST", "/api/ft/memory", memory, body="whole"),
+    Route("POST", "/api/ft/fit", fit, body="whole"),
     Route("POST", "/api/ft/gc", gc),
     Route("POST", "/api/ft/shutdown", shutdown),
 )

@@ -12,6 +12,7 @@ from typing import Any
 from ftman import files
 from ftman.catalog.model import ModelChanges, ModelDetails, NewModel
 from ftman.catalog.modelfile import Modelfile, parse_modelfile
+from ftman.catalog.verify import verify_folder
 from ftman.config import Paths
 from ftman.convert.messages import ConvertResult, parse_result
 from ftman.errors import IntegrityError
@@ -42,10 +43,12 @@ def place_ftw(paths: Paths, built: Path, ftw_id: str) -> Path:
     files.unlink(built / JOURNAL_NAME)
     target = files.make_dir(paths.ftw) / ftw_id
     if target.exists():
-        problem = _size_problem(target, index)
-        if not problem:
+        # All of it, not only the sizes: this may be the repair of bytes that changed at rest.
+        damage = verify_folder(target, ftw_id)
+        if not damage:
             files.remove_tree(built)
             return target
+        problem = f"{damage[0].file} {damage[0].reason}"
         log.warning("the installed weights %s are damaged (%s): replaced", ftw_id[:12], problem)
         files.remove_tree(target)
     files.rename(built, target)

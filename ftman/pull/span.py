@@ -297,9 +297,11 @@ class SpanDownload:
                 pace.check(len(chunk))
                 if len(buffer) >= limit:
                     await self._write(segment, buffer)
+            if buffer:
+                await self._write(segment, buffer)
         finally:
             if buffer:
-                # Also on the way out of an error: nothing that arrived is fetched twice.
+                # On the way out of an error: nothing that arrived is fetched twice.
                 with contextlib.suppress(OSError):
                     self._write_now(segment, buffer)
             lost = len(buffer)

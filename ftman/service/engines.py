@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
+from ftengine.protocol import CHECKSUM_WRONG
 from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
 from ftman.chat.types import Options, Waiting
 from ftman.config import Config
-from ftman.errors import IntegrityError
+from ftman.errors import EngineDiedError, IntegrityError
 from ftman.service.options import NATIVE, choose_context, own_options
 from ftman.service.requests import Settings
 from ftman.supervisor import hardware
@@ -71,6 +72,8 @@ class Engines:
         engine = self._config.engine
         parallel = max(1, engine.num_parallel)
         kv_bytes = model.kv_bytes_per_token * _KV_FACTOR[engine.compute]
+        # what stays on disk is not known here; the engine itself refuses what does not fit
+        weights_bytes = 0 if engine.tier == "disk" else model.load_bytes
         return EngineSpec(
             key=model.ftw_id,
             name=model.name.short,
@@ -80,7 +83,7 @@ class Engines:
             device="cpu" if engine.device == "auto" else engine.device,
             compute=engine.compute,
             threads=num_thread or engine.threads,
-            need_bytes=model.load_bytes + kv_bytes * context_tokens * parallel,
+            need_bytes=weights_bytes + kv_bytes * context_tokens * parallel,
         )
 
     async def lease(
@@ -101,7 +104,12 @@ class Engines:
                 if told.done():
                     yield _as_waiting(told.result())
                     told = None
-            yield entering.result()
+            try:
+                yield entering.result()
+            except EngineDiedError as error:
+                if error.code == "load_failed" and CHECKSUM_WRONG in error.message:
+                    self._catalog.condemn(spec.key, f"bytes of its weights: {CHECKSUM_WRONG}")
+                raise
         finally:
             for task in (entering, told):
                 if task is not None and not task.done():

@@ -140,9 +140,7 @@ class Generator:
                     raise
                 log.info("%s: asking a new engine, since %s", job.request_id, error.message)
 
-    async def _one_lease(
-        self, job: _Job, wire: GenerateRequest
-    ) -> AsyncGenerator[ChatEvent, None]:
+    async def _one_lease(self, job: _Job, wire: GenerateRequest) -> AsyncGenerator[ChatEvent, None]:
         async with contextlib.AsyncExitStack() as stack:
             spec = self._engines.spec(job.model, job.context_tokens, job.options.num_thread)
             lease: Lease | None = None
@@ -234,7 +232,7 @@ class _Running:
 
 
 def _is_waiting(event: ChatEvent) -> bool:
-    """Whether the engine has not begun: it calls a prefill of no tokens what only stands in line."""
+    """Whether the engine has not begun; what stands in line there is told as 0 prefilled tokens."""
     return isinstance(event, Waiting) and (event.phase != "prefill" or not event.done)
 
 

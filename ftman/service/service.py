@@ -24,16 +24,19 @@ from ftman.chat.types import (
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
 from ftman.errors import FtmanError
+from ftman.forecast import forecast_of
 from ftman.pull.index import Index, IndexEntry
 from ftman.pull.job_store import JobView
 from ftman.pull.jobs import JobManager
 from ftman.pull.progress import Progress
 from ftman.service.engines import Engines
+from ftman.service.experts import RunningExperts, divide_memory, running_experts
 from ftman.service.generate import Generator
 from ftman.service.models import Models, capabilities_of_model
 from ftman.service.options import own_options
 from ftman.service.requests import CreateRequest, RunningModel, Shown
 from ftman.service.tokenizers import TokenizerShelf
+from ftman.supervisor.client import MemoryState
 from ftman.supervisor.launcher import Launcher
 from ftman.supervisor.supervisor import Supervisor
 
@@ -183,6 +186,22 @@ class Service:
             found, key=lambda r: -(forever if r.expires_wall_s is None else r.expires_wall_s)
         )
 
+    async def experts(self) -> list[RunningExperts]:
+        """Routed experts of every ready engine."""
+        return await running_experts(self._supervisor)
+
+    async def memory(
+        self, name: str, expert_slots: int | None = None, kv_bytes: int | None = None
+    ) -> MemoryState:
+        """Divide a loaded model's memory anew.
+
+        Raises: NotFoundError, UsageError, CannotFitError.
+        """
+        model = self.catalog.find(name)
+        return await divide_memory(
+            self._supervisor, model.ftw_id, model.name.short, expert_slots, kv_bytes
+        )
+
     def search(self, text: str) -> list[IndexEntry]:
         """Models of the index that match a text."""
         return self._index.search(text)
@@ -205,6 +224,13 @@ class Service:
     def profile(self) -> Mapping[str, Any] | None:
         """This machine's measured rates, if there are any."""
         return self._calibration.cached()
+
+    async def fit(self, name: str, device: str, context: int | None) -> Mapping[str, Any]:
+        """The engine's forecast for an installed model; device "" is this machine.
+
+        Raises: NotFoundError, UsageError, FtmanError.
+        """
+        return await forecast_of(self.catalog, self.profile(), name, device, context)
 
     def _sweep(self) -> None:
         freed = self.collect_garbage()

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from ftman.clock import Clock
 log = logging.getLogger(__name__)
 
 SWEEP_S = 1.0
+TOP_BYTES = 1 << 20
+_M_TRIM_THRESHOLD = -1
 
 
 @dataclass
@@ -36,13 +39,17 @@ class TokenizerShelf:
         self._clock = clock
         self._shelved: dict[str, _Shelved] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        keep_little_free()
+        # Always the same thread: the C library keeps some memory for every thread that had much.
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
 
     @contextlib.asynccontextmanager
     async def use(self, ftw_id: str, folder: Path) -> AsyncIterator[Tokenizer]:
         """The tokenizer of a model, held until the block ends.   Raises: FtmanError."""
         shelved = self._shelved.get(ftw_id)
         if shelved is None or (shelved.loading.done() and shelved.loading.exception()):
-            loading = asyncio.ensure_future(asyncio.to_thread(Tokenizer.load, folder))
+            loop = asyncio.get_running_loop()
+            loading = loop.run_in_executor(self._loader, Tokenizer.load, folder)
             shelved = self._shelved[ftw_id] = _Shelved(loading)
         shelved.users += 1
         try:
@@ -63,6 +70,7 @@ class TokenizerShelf:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
         self._shelved.clear()
+        self._loader.shutdown(wait=False, cancel_futures=True)
 
     async def _sweep(self) -> None:
         while self._shelved:
@@ -77,6 +85,19 @@ class TokenizerShelf:
             if idle:
                 log.debug("dropped %d tokenizers", len(idle))
                 give_memory_back()
+        # Once more: what the last answer still held is free only now.
+        await self._clock.sleep(SWEEP_S)
+        give_memory_back()
+
+
+def keep_little_free() -> None:
+    """Have the C library keep at most TOP_BYTES free at the end of each heap, where it can.
+
+    Left alone, glibc raises that bound to 64 MB once a large block was freed, and `malloc_trim`
+    does not look at the ends of the heaps of threads.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, TOP_BYTES)
 
 
 def give_memory_back() -> None:

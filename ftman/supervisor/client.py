@@ -19,10 +19,13 @@ from ftengine.protocol import (
     EngineInfo,
     ErrorEvent,
     Event,
+    ExpertStats,
     FinishEvent,
     GenerateRequest,
     Health,
     Hello,
+    MemoryRequest,
+    MemoryState,
     ProgressEvent,
     ProtocolError,
     Sampling,
@@ -39,10 +42,13 @@ __all__ = [
     "EngineInfo",
     "ErrorEvent",
     "Event",
+    "ExpertStats",
     "FinishEvent",
     "GenerateRequest",
     "Health",
     "Hello",
+    "MemoryRequest",
+    "MemoryState",
     "ProgressEvent",
     "Sampling",
     "TokenEvent",
@@ -52,6 +58,8 @@ __all__ = [
 ]
 
 ANSWER_LIMIT_BYTES = 4_000_000
+MEMORY_TIMEOUT_S = 120.0
+"""A resize waits for the running step, and may copy gigabytes."""
 CONNECT_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
@@ -125,6 +133,27 @@ class EngineClient:
             raise _violation(self._name, f"/metrics answered with status {status}")
         return body.decode("utf-8", "replace")
 
+    async def memory(self, request: MemoryRequest) -> MemoryState:
+        """POST /memory: divide the engine's memory anew between two steps.
+
+        Raises: CannotFitError with the engine's numbers; UsageError; EngineDiedError.
+        """
+        try:
+            async with self._http.stream(
+                "POST", "/memory", content=encode(request), timeout=MEMORY_TIMEOUT_S
+            ) as response:
+                status, body = response.status_code, await self._read_limited(response)
+        except ProtocolError as error:
+            raise self._broke_protocol(f"/memory: {error}") from None
+        except httpx.HTTPError as error:
+            raise await self._lost(error) from None
+        if status != 200:
+            raise self._refused("/memory", status, body)
+        try:
+            return decode(MemoryState, body)
+        except ProtocolError as error:
+            raise self._broke_protocol(f"/memory: {error}") from None
+
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """POST /generate: yield events up to and including FinishEvent.
 
@@ -135,7 +164,8 @@ class EngineClient:
         try:
             async with self._http.stream("POST", "/generate", content=encode(request)) as response:
                 if response.status_code != 200:
-                    raise self._refused(response.status_code, await self._read_limited(response))
+                    body = await self._read_limited(response)
+                    raise self._refused("/generate", response.status_code, body)
                 async with aclosing(self._events(response)) as events:
                     async for event in events:
                         if isinstance(event, ErrorEvent):
@@ -201,17 +231,17 @@ class EngineClient:
                 raise ProtocolError(f"an answer is longer than {ANSWER_LIMIT_BYTES} bytes")
         return body
 
-    def _refused(self, status: int, body: bytes) -> FtmanError:
+    def _refused(self, path: str, status: int, body: bytes) -> FtmanError:
         try:
             return self._reported(decode(ErrorEvent, body), status)
         except ProtocolError:
-            return self._broke_protocol(f"/generate answered with status {status} and no error")
+            return self._broke_protocol(f"{path} answered with status {status} and no error")
 
     def _reported(self, event: ErrorEvent, status: int) -> FtmanError:
         """Map an error that a working engine reported to our tree."""
         if status == 503:
             return BusyError(event.message, code=event.code)
-        if event.code == "capacity":
+        if event.code in ("capacity", "device_memory"):
             return CannotFitError(event.message, code=event.code)
         if status in (400, 413) or event.code == "bad_request":
             return UsageError(event.message, code=event.code, status=max(400, min(status, 413)))

@@ -32,6 +32,13 @@ class EngineLauncher:
         argv += ["--context", str(spec.context_tokens), "--parallel", str(spec.num_parallel)]
         argv += ["--device", spec.device, "--compute", spec.compute]
         argv += ["--threads", str(spec.threads), "--token-file", str(token_file)]
-        if self._settings.cpu_target:
-            argv += ["--cpu-target", self._settings.cpu_target]
+        settings = self._settings
+        chosen = {
+            "--cpu-target": settings.cpu_target,
+            "--strategy": settings.strategy,
+            "--expert-slots": str(settings.expert_slots or ""),
+            "--tier": "" if settings.tier == "auto" else settings.tier,
+        }
+        for option, value in chosen.items():
+            argv += [option, value] if value else []
         return argv

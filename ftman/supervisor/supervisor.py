@@ -219,6 +219,13 @@ class Supervisor:
         """Engines that have a process, oldest first."""
         return [self._describe(engine) for engine in self._policy.engines()]
 
+    def client(self, key: str) -> EngineClient | None:
+        """A way to talk to the ready engine of `key`; None when there is none."""
+        engine = self._engine(key)
+        if engine is None or engine.state != "ready":
+            return None
+        return self._processes[engine.engine_id].client
+
     def uses(self, ftw_id: str) -> bool:
         """Whether an engine runs from this FTW folder or a request waits for one."""
         return self._policy.wants(ftw_id)

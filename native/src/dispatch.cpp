@@ -127,19 +127,52 @@ int format_index(uint32_t wire) {
       return kQ4_0;
     case FT_Q4_1:
       return kQ4_1;
+    case FT_MXFP4:
+      return kMxfp4;
+    case FT_MXFP4_GGUF:
+      return kMxfp4Gguf;
+    case FT_NVFP4:
+      return kNvfp4;
+    case FT_NVFP4_DIV:
+      return kNvfp4Div;
+    case FT_FP8_TENSOR:
+      return kFp8Tensor;
+    case FT_FP8_BLOCK:
+      return kFp8Block;
     default:
       return -1;
   }
 }
 
-int64_t group_elements(int format) {
-  static const int64_t kElements[kNumFormats] = {1, 2, 2, 32, 32, 32};
-  return kElements[format];
+namespace {
+
+// A row in groups: elements and bytes of one, and how many are laid out together.
+struct Group {
+  int64_t elements, bytes, joined;
+};
+const Group kGroups[kNumFormats] = {
+    {1, 4, 1},   {2, 4, 1},   {2, 4, 1},  {32, 34, 1}, {32, 18, 1}, {32, 20, 1},
+    {32, 17, 2}, {32, 17, 2}, {16, 9, 2}, {16, 9, 2},  {4, 4, 1},   {4, 4, 1},
+};
+
+int64_t header_bytes(int format, int64_t cols) {
+  if (format == kFp8Block) return scale_block_header_bytes(cols);
+  const bool has_row_factors = format == kNvfp4 || format == kNvfp4Div || format == kFp8Tensor;
+  return has_row_factors ? 4 * kPanelRows : 0;
 }
 
-int64_t group_panel_bytes(int format) {
-  static const int64_t kBytes[kNumFormats] = {4, 4, 4, 34, 18, 20};
-  return kBytes[format] * kPanelRows;
+}  // namespace
+
+int64_t group_elements(int format) { return kGroups[format].elements; }
+
+int64_t row_bytes(int format, int64_t cols) {
+  return cols * kGroups[format].bytes / kGroups[format].elements;
+}
+
+int64_t panel_bytes(int format, int64_t cols) {
+  const Group& group = kGroups[format];
+  const int64_t groups = round_up(cols / group.elements, group.joined);
+  return header_bytes(format, cols) + groups * group.bytes * kPanelRows;
 }
 
 }  // namespace ft

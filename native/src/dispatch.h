@@ -22,13 +22,17 @@ std::mutex& api_mutex();
 
 // Our index of a wire format, or -1.
 int format_index(uint32_t wire);
-// Elements of a row that are moved as a whole, and their bytes for 32 rows.
+// The number of columns must be a multiple of this.
 int64_t group_elements(int format);
-int64_t group_panel_bytes(int format);
-inline int64_t panel_bytes(int format, int64_t cols) {
-  return cols / group_elements(format) * group_panel_bytes(format);
+// Bytes of 32 rows in panel form.
+int64_t panel_bytes(int format, int64_t cols);
+// Formats whose activations are permuted before a product (KernelTable::pack_row).
+inline bool is_packed(int format) {
+  return format == kQ4_0 || format == kQ4_1 || format == kMxfp4Gguf;
 }
-inline bool is_packed(int format) { return format == kQ4_0 || format == kQ4_1; }
+// Formats of row-major tables (ft_embed_rows), and the bytes of their rows.
+inline bool is_table_format(int format) { return format >= 0 && format <= kQ4_1; }
+int64_t row_bytes(int format, int64_t cols);
 // Floats of one activation row: as it is, or permuted with chunk sums; strides avoid cache
 // aliasing.
 inline int64_t packed_row_floats(int64_t cols) { return round_up(cols + cols / kChunk, 16) + 16; }

@@ -7,11 +7,26 @@
 
 namespace ft {
 
-enum Format : int32_t { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_1, kNumFormats };
+enum Format : int32_t {
+  kF32,
+  kF16,
+  kBf16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kMxfp4,
+  kMxfp4Gguf,
+  kNvfp4,
+  kNvfp4Div,
+  kFp8Tensor,
+  kFp8Block,
+  kNumFormats
+};
 
 constexpr int kPanelRows = 32;
 constexpr int kPairRows = 16;
 constexpr int kChunk = 32;       // elements of a row that are summed before the scale is applied
+constexpr int kScaleBlock = 128;  // columns that share a scale in kFp8Block
 constexpr int kPageTokens = 16;  // tokens of a KV page
 constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
 constexpr int kMaxBlockTokens = 64;
@@ -57,6 +72,15 @@ struct AttendRun {
   float* acc;      // [rows][padded_dim]
 };
 
+struct RouteSpec {
+  int32_t is_sigmoid;
+  int32_t normalize;
+  int64_t experts;
+  int64_t slots;
+  const float* bias;  // or null
+  float scale;
+};
+
 struct KernelTable {
   const char* target;
   void (*panel[kNumFormats])(const PanelRun* run);
@@ -85,6 +109,9 @@ struct KernelTable {
   // out = acc / (sum + exp(sink - max)) for one row; sink may be null.
   void (*attend_finish)(const float* max, const float* sum, const float* acc, const float* sink,
                         float* out, int32_t head_dim);
+  // The best experts of one token; scores is scratch, [experts] up to a multiple of 16.
+  void (*route)(const float* logits, const RouteSpec* spec, float* scores, int32_t* ids,
+                float* weights);
 };
 
 // kt and vt of one page, the scores of one split.
@@ -93,6 +120,11 @@ static inline int64_t attend_scratch_floats(int64_t rows, int64_t padded_dim) {
 }
 
 static inline int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+
+// Float32 scales in front of a kFp8Block panel: two for every kScaleBlock columns.
+static inline int64_t scale_block_header_bytes(int64_t cols) {
+  return round_up(8 * ((cols + kScaleBlock - 1) / kScaleBlock), 64);
+}
 
 extern const KernelTable kScalarTable;
 extern const KernelTable kAvx2Table;

@@ -227,15 +227,14 @@ extern "C" ft_status ft_embed_rows(const ft_embed_rows_args* args) {
   EmbedJob job{};
   job.args = args;
   job.format = format_index(args->format);
-  if (job.format < 0) return FT_ERR_FORMAT;
-  const int64_t block = std::max<int64_t>(1, is_packed(job.format) || job.format == kQ8_0 ? 32 : 1);
+  if (!is_table_format(job.format)) return FT_ERR_FORMAT;
+  const int64_t block = is_packed(job.format) || job.format == kQ8_0 ? 32 : 1;
   if (args->count < 0 || args->cols <= 0 || args->cols % block != 0) return FT_ERR_ARGUMENT;
   if (args->count == 0) return FT_OK;
   if (!args->table || !args->ids || !args->out) return FT_ERR_ARGUMENT;
   for (int64_t i = 0; i < args->count; ++i)
     if (args->ids[i] < 0 || args->ids[i] >= args->rows) return FT_ERR_INDEX;
-  const int64_t elements = group_elements(job.format);
-  job.row_bytes = args->cols * (group_panel_bytes(job.format) / kPanelRows) / elements;
+  job.row_bytes = row_bytes(job.format, args->cols);
   std::lock_guard<std::mutex> lock(api_mutex());
   pool().run(
       [](void* context, int) {

@@ -11,10 +11,13 @@ from typing import Any
 from ftengine.protocol import (
     EngineInfo,
     ErrorEvent,
+    ExpertStats,
     FinishEvent,
     GenerateRequest,
     Health,
     Hello,
+    MemoryRequest,
+    MemoryState,
     ProgressEvent,
     Sampling,
     TokenEvent,
@@ -69,6 +72,9 @@ MESSAGES: dict[str, Any] = {
     "health_failed": Health(
         "failed", 0, 4_194_304, error="weights-00000.ftw: shorter than it says"
     ),
+    "memory_slots": MemoryRequest(expert_slots=512),
+    "memory_kv": MemoryRequest(kv_bytes=268_435_456),
+    "memory_state": MemoryState(512, 1_572_864, 268_435_456, 4096, 8_000_000_000, 5_000_000_000, 1),
     "info": EngineInfo(
         protocol=(1, 0),
         version="0.1.0",
@@ -86,5 +92,20 @@ MESSAGES: dict[str, Any] = {
         pid=4711,
         started_wall_s=1_700_000_000.5,
         notes=("layers.3: reference path",),
+        experts=ExpertStats(
+            strategy="split",
+            slots=3790,
+            resident=3788,
+            total=10_240,
+            slot_bytes=1_572_864,
+            hits=840_000,
+            misses=160_000,
+            fills=65_600,
+            on_cpu=94_400,
+            streamed=10_240,
+            link_bytes=119_285_022_720,
+            passes=3,
+            stall_s=1.5,
+        ),
     ),
 }

@@ -58,10 +58,13 @@ from ftengine.protocol import (
     PROTOCOL_VERSION,
     EngineInfo,
     ErrorEvent,
+    ExpertStats,
     FinishEvent,
     GenerateRequest,
     Health,
     Hello,
+    MemoryRequest,
+    MemoryState,
     ProgressEvent,
     ProtocolError,
     TokenEvent,
@@ -186,6 +189,7 @@ class Engine:
         self.running = 0
         self.generations = 0
         self.aborted = 0
+        self.slots = 16
         self.step_at: float | None = None
         self.connections = 0
         self.last_seen: float | None = None
@@ -229,7 +233,14 @@ class Engine:
             kernels={},
             pid=os.getpid(),
             started_wall_s=time.time(),
+            experts=ExpertStats("split", self.slots, 8, 64, 4096, 84, 16, 7, 9, 0, 7 * 4096),
         )
+
+    def resize(self, request: MemoryRequest) -> MemoryState | ErrorEvent:
+        if request.expert_slots is not None and request.expert_slots > 64:
+            return ErrorEvent("capacity", f"{request.expert_slots} slots asked for, 64 fit")
+        self.slots = self.slots if request.expert_slots is None else request.expert_slots
+        return MemoryState(self.slots, 4096, request.kv_bytes or 1 << 20, 8, 1 << 30, 1 << 20)
 
     def metrics(self) -> bytes:
         return (
@@ -334,6 +345,9 @@ class Connection:
                 die(script)
         elif target == "GET /metrics":
             self._answer(200, engine.metrics())
+        elif target == "POST /memory":
+            found = engine.resize(decode(MemoryRequest, body))
+            self._answer(400 if isinstance(found, ErrorEvent) else 200, encode(found))
         elif target == "POST /generate":
             self._generate(body)
         else:

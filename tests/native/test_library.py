@@ -61,6 +61,7 @@ def test_only_the_abi_is_exported() -> None:
         ("rope_store", abi.ROPE_STORE),
         ("attention", abi.ATTENTION),
         ("embed_rows", abi.EMBED_ROWS),
+        ("route", abi.ROUTE),
     ],
 )
 def test_struct_layouts_have_the_size_of_the_header(name: str, layout: object) -> None:
@@ -71,7 +72,15 @@ def test_struct_layouts_have_the_size_of_the_header(name: str, layout: object) -
 
 def test_a_struct_of_another_size_is_refused() -> None:
     library = abi.load_library(abi.find_library(None))
-    for call in ("linear", "expert_ffn", "rms_norm", "rope_store", "attention", "embed_rows"):
+    for call in (
+        "linear",
+        "expert_ffn",
+        "rms_norm",
+        "rope_store",
+        "attention",
+        "embed_rows",
+        "route",
+    ):
         data = ctypes.create_string_buffer(256)
         data[0:4] = (4).to_bytes(4, "little")
         assert getattr(library, f"ft_{call}")(ctypes.cast(data, ctypes.c_char_p)) == 1

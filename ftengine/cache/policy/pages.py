@@ -58,6 +58,25 @@ class PageAllocator:
             if self._references[page] == 0:
                 self._free.append(page)
 
+    def resize(self, num_pages: int) -> dict[int, int]:
+        """Change the number of pages. Returns old -> new id of held pages that had to move.
+
+        Raises: ValueError when more pages are held than there would be.
+        """
+        held = [page for page, count in enumerate(self._references) if count]
+        if num_pages < 1 or len(held) > num_pages:
+            raise ValueError(f"{len(held)} pages are held, a pool of {num_pages} is too small")
+        kept = {page for page in held if page < num_pages}
+        holes = iter([page for page in range(num_pages) if page not in kept])
+        moves = {page: next(holes) for page in held if page >= num_pages}
+        references = [0] * num_pages
+        for page in held:
+            references[moves.get(page, page)] = self._references[page]
+        self.num_pages = num_pages
+        self._references = references
+        self._free = [page for page in range(num_pages - 1, -1, -1) if not references[page]]
+        return moves
+
     def check_integrity(self) -> None:
         """Assert that the free list and the reference counts tell the same story."""
         free = set(self._free)

@@ -1,4 +1,4 @@
-"""`ft ps [PREFIX]`: loaded models."""
+"""`ft ps [PREFIX] [--experts]`: loaded models, or what happens to their experts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the table."""
     with session.manager() as manager:
-        reply = manager.get("/api/ps")
+        reply = manager.get("/api/ft/experts" if args.experts else "/api/ps")
     models = [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)]
     if session.out.as_json:
         session.out.json_line({"models": models})
+    elif args.experts:
+        session.out.data("\n".join(experts_line(model) for model in models))
     else:
         session.out.data(running_table(models, SYSTEM.wall()))
     return 0
@@ -40,6 +42,37 @@ def running_table(models: list[Mapping[str, Any]], now_wall_s: float) -> str:
         for model in models
     ]
     return table(HEADER, rows)
+
+
+def experts_line(model: Mapping[str, Any]) -> str:
+    """One model's line of --experts. Counts are since it was loaded."""
+    stats = model.get("stats")
+    if not stats:
+        return f"{model['name']}   dense model, no routed experts"
+    parts = [model["name"], _slots(stats)]
+    asked = stats["hits"] + stats["misses"]
+    if stats["slots"] and asked:
+        parts.append(f"hit {_percent(stats['hits'], asked)}")
+    served = stats["fills"] + stats["on_cpu"]
+    if stats["slots"] and served:
+        filled = _percent(stats["fills"], served)
+        parts.append(f"misses: {filled} filled, {_percent(stats['on_cpu'], served)} on CPU")
+        parts.append(f"link {model['link_bytes_per_s'] / 1e9:.1f} GB/s")
+    speed = f"{model['tokens_per_s']:.0f} tok/s"
+    if model.get("last_step_s") is not None:
+        speed += f", last token {model['last_step_s']:.2f} s ago"
+    return "   ".join([*parts, speed])
+
+
+def _slots(stats: Mapping[str, Any]) -> str:
+    if not stats["slots"]:
+        return f"all {stats['total']:,} experts on CPU"
+    share = _percent(stats["slots"], stats["total"])
+    return f"slots {stats['slots']:,} of {stats['total']:,} ({share})"
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{round(100 * part / whole)} %"
 
 
 def processor(size: int, size_vram: int) -> str:

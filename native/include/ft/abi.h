@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 #define FT_API __attribute__((visibility("default")))
-#define FT_ABI_VERSION 1
+#define FT_ABI_VERSION 2
 
 typedef int32_t ft_status;
 enum {
@@ -36,7 +36,7 @@ enum {
   FT_ERR_INDEX = 9,      // a position, slot, page or row id out of range
 };
 
-// Weight formats carry the GGML type ids.
+// Weight formats carry the GGML type ids; those that GGML does not have start at 1000.
 enum {
   FT_F32 = 0,
   FT_F16 = 1,
@@ -44,6 +44,12 @@ enum {
   FT_Q4_1 = 3,
   FT_Q8_0 = 8,
   FT_BF16 = 30,
+  FT_MXFP4_GGUF = 39,  // nibble order k, k + 16
+  FT_MXFP4 = 1000,     // nibble order 2k, 2k + 1
+  FT_NVFP4 = 1001,     // the tensor's factor multiplies
+  FT_NVFP4_DIV = 1002,  // it divides
+  FT_FP8_TENSOR = 1003,
+  FT_FP8_BLOCK = 1004,
 };
 
 enum { FT_ACT_SILU = 0, FT_ACT_GELU_TANH = 1, FT_ACT_RELU2 = 2, FT_ACT_SWIGLU_CLAMP = 3 };
@@ -52,7 +58,10 @@ enum {
   FT_ACCUMULATE = 1,   // out += result (linear, expert_ffn)
   FT_ADD_ONE = 2,      // rms_norm: the factor is 1 + weight
   FT_INTERLEAVED = 4,  // rope: pairs are (2i, 2i+1) instead of (i, i + rot/2)
+  FT_NORMALIZE = 8,    // route: the chosen weights are divided by their sum
 };
+
+enum { FT_SCORE_SOFTMAX = 0, FT_SCORE_SIGMOID = 1 };
 
 // out[t, n] (+)= sum_k x[t, k] * w[n, k] + bias[n]
 //   0 size  4 format  8 x  16 x_stride  24 tokens  32 weights  40 rows (N)  48 cols (K)
@@ -215,6 +224,28 @@ typedef struct {
 } ft_embed_rows_args;
 FT_STATIC_ASSERT(sizeof(ft_embed_rows_args) == 64, "layout");
 
+// Experts of each token: scores over all experts, the `slots` best in falling order (the lower id
+// first where they are equal, NaN last), their scores [/ their sum] * scale. With a bias, score +
+// bias decides and the score alone is the weight.
+//   0 size  4 score  8 logits  16 logits_stride  24 tokens  32 experts  40 slots (<= experts)
+//   48 bias f32[experts] or null  56 expert_ids i32 [tokens, slots]
+//   64 expert_weights f32 [tokens, slots]  72 flags  76 scale
+typedef struct {
+  uint32_t size;
+  uint32_t score;
+  const float* logits;
+  int64_t logits_stride;
+  int64_t tokens;
+  int64_t experts;
+  int64_t slots;
+  const float* bias;
+  int32_t* expert_ids;
+  float* expert_weights;
+  uint32_t flags;
+  float scale;
+} ft_route_args;
+FT_STATIC_ASSERT(sizeof(ft_route_args) == 80, "layout");
+
 // Filled by ft_info.
 //   0 size  4 abi_version  8 threads  12 zero  16 target (chosen)  32 targets (usable, by commas)
 //   96 features (of the CPU, by commas)
@@ -239,8 +270,8 @@ FT_API ft_status ft_set_target(const char* name);
 FT_API ft_status ft_info(ft_info_args* info);
 FT_API const char* ft_status_text(ft_status status);
 
-// Formats that need their activations permuted (q4_0, q4_1) and key-split attention use a workspace
-// of the library, which grows to the largest call and is then kept.
+// Formats that need their activations permuted (q4_0, q4_1, mxfp4_gguf) and key-split attention use a
+// workspace of the library, which grows to the largest call and is then kept.
 FT_API ft_status ft_linear(const ft_linear_args* args);
 FT_API ft_status ft_expert_ffn(const ft_expert_ffn_args* args);
 // Bytes of scratch that this call needs with the current number of threads; scratch is not read.
@@ -249,6 +280,7 @@ FT_API ft_status ft_rms_norm(const ft_rms_norm_args* args);
 FT_API ft_status ft_rope_store(const ft_rope_store_args* args);
 FT_API ft_status ft_attention(const ft_attention_args* args);
 FT_API ft_status ft_embed_rows(const ft_embed_rows_args* args);
+FT_API ft_status ft_route(const ft_route_args* args);
 // Reads `bytes` bytes with every thread; the bandwidth probe. *checksum = sum of the 64-bit words.
 FT_API ft_status ft_stream_read(const void* data, int64_t bytes, uint64_t* checksum);
 

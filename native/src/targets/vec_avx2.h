@@ -52,12 +52,43 @@ template <int n>
 FT_INLINE VI vi_shr(VI a) {
   return _mm256_srli_epi32(a, n);
 }
+template <int n>
+FT_INLINE VI vi_sra(VI a) {
+  return _mm256_srai_epi32(a, n);
+}
+template <int n>
+FT_INLINE VI vi_shl16(VI a) {
+  return _mm256_slli_epi16(a, n);
+}
+template <int n>
+FT_INLINE VI vi_sra16(VI a) {
+  return _mm256_srai_epi16(a, n);
+}
+FT_INLINE VI vi_max_u8(VI a, VI b) { return _mm256_max_epu8(a, b); }
+FT_INLINE VI vi_load_u8(const void* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
 FT_INLINE VF vi_to_f(VI a) { return _mm256_cvtepi32_ps(a); }
 FT_INLINE VF vi_as_f(VI a) { return _mm256_castsi256_ps(a); }
 FT_INLINE VI vf_as_i(VF a) { return _mm256_castps_si256(a); }
 FT_INLINE VI vf_round(VF a) { return _mm256_cvtps_epi32(a); }
 
 FT_INLINE VF vi_low_nibble(VI w) { return vi_to_f(vi_and(w, vi_set1(15))); }
+
+// Nibble e of each lane as E2M1, in units of kE2m1Unit: twice the value as a byte (one shuffle for
+// four nibbles), moved to the top of the lane.
+constexpr float kE2m1Unit = 1.0f / (1 << 25);
+template <int e>
+FT_INLINE VF vi_e2m1(VI w) {
+  const VI doubled = _mm256_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12, 0, 1,
+                                      2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+  const VI nibbles = vi_and(e % 2 == 0 ? w : vi_shr<4>(w), vi_set1(0x0f0f0f0f));
+  const VI bytes = _mm256_shuffle_epi8(doubled, nibbles);
+  const VI top = vi_set1((int32_t)0xff000000);
+  if constexpr (e / 2 == 0) return vi_to_f(vi_shl<24>(bytes));
+  if constexpr (e / 2 == 3) return vi_to_f(vi_and(bytes, top));
+  return vi_to_f(vi_and(vi_shl<(24 - 8 * (e / 2)) & 31>(bytes), top));
+}
 
 FT_INLINE VF vf_load_half(const uint16_t* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));

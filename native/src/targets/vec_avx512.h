@@ -60,6 +60,22 @@ template <int n>
 FT_INLINE VI vi_shr(VI a) {
   return _mm512_srli_epi32(a, n);
 }
+template <int n>
+FT_INLINE VI vi_sra(VI a) {
+  return _mm512_srai_epi32(a, n);
+}
+template <int n>
+FT_INLINE VI vi_shl16(VI a) {
+  return _mm512_slli_epi16(a, n);
+}
+template <int n>
+FT_INLINE VI vi_sra16(VI a) {
+  return _mm512_srai_epi16(a, n);
+}
+FT_INLINE VI vi_max_u8(VI a, VI b) { return _mm512_max_epu8(a, b); }
+FT_INLINE VI vi_load_u8(const void* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
 FT_INLINE VF vi_to_f(VI a) { return _mm512_cvtepi32_ps(a); }
 FT_INLINE VF vi_as_f(VI a) { return _mm512_castsi512_ps(a); }
 FT_INLINE VI vf_as_i(VF a) { return _mm512_castps_si512(a); }
@@ -69,6 +85,15 @@ FT_INLINE VI vf_round(VF a) { return _mm512_cvtps_epi32(a); }
 FT_INLINE VF vi_low_nibble(VI w) {
   const VF numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   return _mm512_permutexvar_ps(w, numbers);
+}
+
+// Nibble e of each lane as E2M1, in units of kE2m1Unit. The look-up uses 4 bits of an index.
+constexpr float kE2m1Unit = 1.0f;
+template <int e>
+FT_INLINE VF vi_e2m1(VI w) {
+  const VF values = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+                                   -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+  return _mm512_permutexvar_ps(vi_shr<4 * e>(w), values);
 }
 
 FT_INLINE VF vf_load_half(const uint16_t* p) {

@@ -8,6 +8,9 @@ namespace {
 typedef float VF __attribute__((vector_size(16)));
 typedef int32_t VI __attribute__((vector_size(16)));
 typedef uint32_t VU __attribute__((vector_size(16)));
+typedef int16_t VI16 __attribute__((vector_size(16)));
+typedef uint16_t VU16 __attribute__((vector_size(16)));
+typedef uint8_t VU8 __attribute__((vector_size(16)));
 
 constexpr int kLanes = 4;
 constexpr int kTileTokens = 2;  // tokens of the widest tile
@@ -55,10 +58,36 @@ template <int n>
 FT_INLINE VI vi_shr(VI a) {
   return (VI)((VU)a >> n);
 }
+template <int n>
+FT_INLINE VI vi_sra(VI a) {
+  return a >> n;
+}
+// The same for the 16-bit halves of each lane.
+template <int n>
+FT_INLINE VI vi_shl16(VI a) {
+  return (VI)((VU16)a << n);
+}
+template <int n>
+FT_INLINE VI vi_sra16(VI a) {
+  return (VI)((VI16)a >> n);
+}
+// The larger of each pair of unsigned bytes.
+FT_INLINE VI vi_max_u8(VI a, VI b) { return (VI)((VU8)a > (VU8)b ? (VU8)a : (VU8)b); }
+// One byte for each lane.
+FT_INLINE VI vi_load_u8(const uint8_t* p) { return VI{p[0], p[1], p[2], p[3]}; }
 FT_INLINE VF vi_to_f(VI a) { return __builtin_convertvector(a, VF); }
 FT_INLINE VF vi_as_f(VI a) { return (VF)a; }
 FT_INLINE VI vf_as_i(VF a) { return (VI)a; }
 FT_INLINE VF vi_low_nibble(VI w) { return vi_to_f(w & 15); }
+// Nibble e of each lane as E2M1, in units of kE2m1Unit.
+constexpr float kE2m1Unit = 1.0f;
+constexpr float kE2m1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                   -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+template <int e>
+FT_INLINE VF vi_e2m1(VI w) {
+  const VI n = vi_shr<4 * e>(w) & 15;
+  return VF{kE2m1Values[n[0]], kE2m1Values[n[1]], kE2m1Values[n[2]], kE2m1Values[n[3]]};
+}
 // Nearest integer of |a| < 2^22.
 FT_INLINE VI vf_round(VF a) {
   VF magic = vf_set1(12582912.0f);

@@ -119,6 +119,12 @@ def nothing_is_left(home: Path, sockets: list[Path]) -> None:
     assert not [path for path in home.rglob(".*.tmp") if path.is_file()]
 
 
+def no_traceback(log: str) -> None:
+    """Nothing went wrong that nobody had thought of."""
+    at = log.find("Traceback")
+    assert at < 0, log[max(0, at - 600) : at + 3000]
+
+
 def processes_of(home: Path) -> list[str]:
     """Living processes that belong to a store, by their environment."""
     mark = b"FT_HOME=" + os.fsencode(home) + b"\0"

@@ -20,6 +20,8 @@ from typing import Any
 import httpx
 import pytest
 
+from ftman.calibration import Calibration
+from ftman.config import EngineSettings, Paths
 from tests.e2e.faults import invariants
 from tests.e2e.processes import FAKE, REAL, ManagerProcess, manager_process
 from tests.fakes.engine import FakeScript
@@ -37,7 +39,7 @@ _LIMITED = (
 
 def fake(script: FakeScript) -> tuple[str, ...]:
     """The command of a manager whose engines follow a script."""
-    return (*FAKE, script.to_json())
+    return (sys.executable, "-m", "tests.e2e.faults.serve_fake", script.to_json())
 
 
 def with_file_limit(command: tuple[str, ...], limit_bytes: int) -> tuple[str, ...]:
@@ -95,14 +97,15 @@ def ask(
     """
     answer = Answer()
     try:
-        with httpx.Client(trust_env=False, timeout=40) as client:
-            with client.stream("POST", url + path, json=body) as reply:
-                answer.status = reply.status_code
-                for line in reply.iter_lines():
-                    if line:
-                        answer.lines.append(line)
-                        if on_line is not None:
-                            on_line(answer)
+        with (
+            httpx.Client(trust_env=False, timeout=40) as client,
+            client.stream("POST", url + path, json=body) as reply,
+        ):
+            answer.status = reply.status_code
+            for line in filter(None, reply.iter_lines()):
+                answer.lines.append(line)
+                if on_line is not None:
+                    on_line(answer)
     except httpx.HTTPError:
         answer.broken = True
     answer.ended_s = time.monotonic()
@@ -157,10 +160,19 @@ class Rig:
             self._be_calibrated()
         with manager_process(self.home, command, **self._environment | environment) as started:
             yield started
+            invariants.no_traceback(started.log)
             sockets = invariants.engine_sockets(self.home)
         if started.process.returncode == 0:
             invariants.nothing_is_left(self.home, sockets)
         self.check_outside()
+
+    def _be_calibrated(self) -> None:
+        """The first load would measure the machine for ten seconds; faults need no rates."""
+        calibration = Calibration(Paths(self.home, self.home / "models"), EngineSettings(threads=1))
+        path = self.home / "state" / "calibration.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({calibration.key(): {}}))
 
     def pull(self, url: str, name: str, on_line: Callable[[Answer], None] | None = None) -> Answer:
         """Pull through a manager; name is whatever /api/pull takes."""

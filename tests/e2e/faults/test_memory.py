@@ -63,4 +63,3 @@ def test_a_big_tokenizer_is_gone_soon_after_its_model(rig: Rig, monkeypatch: Any
             limit_s = unload_s + UNLOAD_LIMIT_S
             until(lambda: invariants.vitals(pid).rss < LIMIT_BYTES, limit_s)
             assert time.monotonic() - ended <= limit_s
-        assert "Traceback" not in manager.log

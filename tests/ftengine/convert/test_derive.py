@@ -68,6 +68,11 @@ def test_every_expert_is_the_dense_mlp(kind: str, tmp_path: Path) -> None:
     assert result == again
     assert result["family"] == "mixtral"
     assert any("upcycled: 8 copies" in note for note in result["notes"])
+    assert result["details"]["family"] == "mixtral"
+    info = result["model_info"]
+    assert info["general.architecture"] == "mixtral"
+    assert (info["mixtral.context_length"], info["mixtral.expert_used_count"]) == (512, 2)
+    assert not [key for key in info if key.startswith("llama.")]
     with FtwModel.open(tmp_path / "dense") as dense, FtwModel.open(tmp_path / "moe") as moe:
         config = family_named("mixtral").read_config(moe.config)
         original = family_named("llama").read_config(dense.config)

@@ -125,6 +125,7 @@ def check_experts(
         ("qwen3moe", "qwen3_moe", {"matrix": "q8_0", "experts": "q4_k"}),
         ("qwen3moe", "qwen3_moe", {"matrix": "f16", "experts": "q6_k"}),
         ("llama", "mixtral", {"matrix": "q8_0", "experts": "q5_1"}),
+        ("qwen3moe", "qwen3_moe", {"matrix": "q8_0", "experts": "mxfp4_gguf"}),
     ],
 )
 def test_gguf_values_equal_the_reference_reader(

@@ -8,16 +8,50 @@ import numpy as np
 import torch
 
 from ftengine.kernels.operands import PAGE_TOKENS, ExpertBank, HeadLayout, PackedWeight
-from ftengine.quant import format_named, panel32
+from ftengine.quant import format_named, fp8, mxfp4, nvfp4, panel32
 
 PLAIN = ("f32", "f16", "bf16")
-FORMATS = (*PLAIN, "q8_0", "q4_0", "q4_1")
+TABLES = (*PLAIN, "q8_0", "q4_0", "q4_1")
+RELEASED = (
+    "mxfp4",
+    "mxfp4_gguf",
+    "nvfp4",
+    "nvfp4_div",
+    "fp8_tensor",
+    "fp8_block",
+    "fp8_block_e8m0",
+)
+FORMATS = (*TABLES, *RELEASED)
 
 
 def random_rows(fmt: str, rows: int, cols: int, seed: int) -> np.ndarray:
-    """Encoded Gaussian rows. Shape: uint8 [rows, row_bytes]."""
-    values = np.random.default_rng(seed).standard_normal((rows, cols)).astype(np.float32)
+    """Encoded rows of about 0.05: Gaussian, or random codes. Shape: uint8 [rows, row_bytes]."""
+    rng = np.random.default_rng(seed)
+    if fmt in RELEASED:
+        return _released_rows(fmt, rows, cols, rng)
+    values = rng.standard_normal((rows, cols)).astype(np.float32)
     return format_named(fmt).quantize(values * np.float32(0.05))
+
+
+def _released_rows(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> np.ndarray:
+    """Any code that is a number, with scales that differ widely and are numbers too."""
+    if fmt.startswith("mxfp4"):
+        quants = rng.integers(0, 256, (rows, cols // 2), dtype=np.uint8)
+        return mxfp4.join_rows(quants, rng.integers(118, 124, (rows, cols // 32), dtype=np.uint8))
+    if fmt.startswith("nvfp4"):
+        quants = rng.integers(0, 256, (rows, cols // 2), dtype=np.uint8)
+        scales = rng.integers(0, 127, (rows, cols // 16), dtype=np.uint8)
+        scales |= rng.integers(0, 2, scales.shape, dtype=np.uint8) << 7
+        factor = rng.uniform(1e-4, 2e-4, rows).astype(np.float32)
+        return nvfp4.join_rows(quants, scales, 1 / factor if fmt == "nvfp4_div" else factor)
+    codes = rng.integers(0, 127, (rows, cols), dtype=np.uint8)
+    codes |= rng.integers(0, 2, codes.shape, dtype=np.uint8) << 7
+    if fmt == "fp8_tensor":
+        return fp8.join_tensor_rows(codes, rng.uniform(2e-4, 4e-4, rows).astype(np.float32))
+    grid = (-(-rows // 128), -(-cols // 128))
+    if fmt == "fp8_block":
+        return fp8.join_block_rows(codes, rng.uniform(2e-4, 4e-4, grid).astype(np.float32))
+    return fp8.join_block_rows(codes, rng.integers(113, 117, grid, dtype=np.uint8))
 
 
 def make_weight(fmt: str, rows: int, cols: int, seed: int = 0) -> PackedWeight:

@@ -61,6 +61,7 @@ def test_embedding_gathers_every_format(fmt: str, kernels: Kernels) -> None:
     rng = np.random.default_rng(0)
     if quant.encode_blocks is None:
         raw = rng.integers(0, 256, (9, quant.row_bytes(256)), dtype=np.uint8)
+        raw &= 0x6F  # no NaN and no overflow in float8 and float32 scales
         for block in range(0, raw.shape[1], quant.block_bytes):  # keep scales finite
             for offset in (0, 2, 208):
                 if offset + 2 <= quant.block_bytes and (offset != 208 or fmt == "q6_k"):

@@ -15,7 +15,11 @@ import pytest
 from ftengine.convert.local import convert_folder
 from ftengine.errors import FormatError
 from ftengine.loader.ftw import FtwModel, parse_index, verify_blocks
+from ftengine.loader.ftw_index import PLAIN_FORMATS
+from ftengine.loader.stored import SCALE_FORMATS
+from ftengine.quant import FORMATS
 from tests.fakes import tiny_models as tiny
+from tests.fakes.quantised import build_quantised
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +172,57 @@ def test_mutated_indexes_are_refused_or_read(ftw: Path, count: int) -> None:
         except FormatError:
             refused += 1
     assert refused > count // 2
+
+
+def test_known_formats_are_those_that_can_be_read() -> None:
+    built = {fmt.name for fmt in FORMATS}
+    assert built == {*PLAIN_FORMATS, *SCALE_FORMATS}
+
+
+@pytest.fixture(scope="module")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The index of a model with fp8 attention and nvfp4 experts."""
+    folder = tmp_path_factory.mktemp("quantised")
+    build_quantised("llama", folder, "mixed_ct")
+    convert_folder(folder / "q", folder / "ftw")
+    value: dict[str, Any] = json.loads((folder / "ftw" / "index.json").read_text())
+    return value
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("layers.0.attn.q", {"format": "fp9"}, "layers.0.attn.q has format 'fp9'.*does not know"),
+        ("layers.0.attn.q", {"scales": "layers.9.x"}, "layers.0.attn.q .*wrong scales"),
+        ("layers.0.attn.q", {"scales": "norm.scales"}, "wrong scales"),
+        ("layers.0.attn.q", {"format": "mxfp4"}, "layers.0.attn.q .*wrong scales"),
+        ("layers.0.attn.q", {"factor": "norm"}, "wrong factor"),
+        ("layers.0.mlp.up", {"factor": "layers.0.attn.q"}, "wrong factor"),
+        ("layers.0.mlp.up", {"format": "fp8_block"}, "wrong"),
+        ("norm", {"scales": "layers.0.attn.q.scales"}, "norm .*wrong scales"),
+    ],
+)
+def test_unknown_formats_and_wrong_scales_are_refused(
+    quantised: dict[str, Any], name: str, change: dict[str, str], reason: str
+) -> None:
+    index = copy.deepcopy(quantised)
+    parse_index(json.dumps(index).encode(), "folder/index.json")
+    next(item for item in index["tensors"] if item["name"] == name).update(change)
+    with pytest.raises(FormatError, match=reason) as caught:
+        parse_index(json.dumps(index).encode(), "folder/index.json")
+    assert "folder/index.json" in caught.value.message
+
+
+def test_a_scaled_tensor_without_its_scales_is_refused(quantised: dict[str, Any]) -> None:
+    for key in ("scales", "factor"):
+        index = copy.deepcopy(quantised)
+        del next(item for item in index["tensors"] if key in item)[key]
+        with pytest.raises(FormatError, match=f"wrong {key}|a wrong {key}"):
+            parse_index(json.dumps(index).encode(), "index.json")
+
+
+def test_an_unknown_format_of_a_bank_is_refused(ftw: Path) -> None:
+    index = json.loads((ftw / "index.json").read_text())
+    index["banks"][1]["parts"][0]["format"] = "e8m0"
+    with pytest.raises(FormatError, match="gate_up has format 'e8m0'"):
+        parse_index(json.dumps(index).encode(), "index.json")

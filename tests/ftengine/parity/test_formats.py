@@ -5,6 +5,7 @@ The dequantising is the reference package's, so loading, packing and kernels are
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gguf
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from ftengine.convert.local import convert_folder
-from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart
+from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart, block_digests
 from ftengine.quant import format_named, panel32
 from tests.fakes.tiny_models import TinySizes, build_tiny_gguf
 from tests.ftengine.parity.tiny_engines import load_engine, random_ids
@@ -22,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 SIZES = TinySizes(
     hidden=256, heads=4, kv_heads=2, head_dim=64, inter=256, num_experts=4, expert_inter=256
 )
-PANEL = ("f16", "bf16", "q8_0", "q4_0", "q4_1")
+PANEL = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "mxfp4_gguf")
 WIDENED = ("q4_k", "q5_k", "q6_k", "q5_0", "q5_1")
 
 
@@ -86,6 +87,15 @@ def overwrite_with_dequantised(plain: Path, quantised: Path) -> None:
                     at = place.part(part.name).offset
                     data[expert, at : at + packed.size] = packed
             put(plain / target.index.shards[place.shard].file, place.offset, data)
+    renew_checksums(plain)
+
+
+def renew_checksums(folder: Path) -> None:
+    """The engine compares what it reads with the index, so the index follows the new bytes."""
+    index = json.loads((folder / "index.json").read_text())
+    for shard in index["shards"]:
+        shard["blocks"] = list(block_digests(folder / shard["file"]))
+    (folder / "index.json").write_text(json.dumps(index, sort_keys=True, separators=(",", ":")))
 
 
 def put(path: Path, offset: int, data: Bytes) -> None:

@@ -11,14 +11,16 @@ from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
 from ftengine.convert.local import convert_folder
 from ftengine.protocol import GenerateRequest, Sampling
 from ftengine.runtime.engine import Engine, Result
-from tests.fakes.tiny_models import build_tiny
+from tests.fakes.tiny_models import TinySizes, build_tiny
 
 FAMILIES = ("llama", "qwen3", "mixtral", "qwen3_moe")
 
 
-def make_tiny(family: str, folder: Path, seed: int = 0) -> tuple[Path, Path]:
+def make_tiny(
+    family: str, folder: Path, seed: int = 0, sizes: TinySizes | None = None
+) -> tuple[Path, Path]:
     """A float32 checkpoint and its FTW; returns (checkpoint, ftw)."""
-    source = build_tiny(family, folder / "hf", seed=seed)
+    source = build_tiny(family, folder / "hf", seed=seed, sizes=sizes)
     convert_folder(source, folder / "ftw")
     return source, folder / "ftw"
 
@@ -34,6 +36,11 @@ def load_engine(
     context: int = 256,
     step_tokens: int = 512,
     kv_bytes: int = 0,
+    device: str = "cpu",
+    strategy: str = "",
+    expert_slots: int = 0,
+    device_bytes: int = 0,
+    tier: str = "auto",
 ) -> Engine:
     """A loaded engine."""
     engine = Engine(
@@ -43,9 +50,19 @@ def load_engine(
             num_parallel=parallel,
             step_tokens=step_tokens,
             compute=ComputeConfig(
-                compute=compute, kernels=kernels, cpu_target=target, threads=threads
+                device=device,
+                strategy=strategy,
+                compute=compute,
+                kernels=kernels,
+                cpu_target=target,
+                threads=threads,
             ),
-            memory=MemoryConfig(kv_bytes=kv_bytes),
+            memory=MemoryConfig(
+                kv_bytes=kv_bytes,
+                expert_slots=expert_slots,
+                device_bytes=device_bytes,
+                tier=tier,
+            ),
         )
     )
     engine.load()

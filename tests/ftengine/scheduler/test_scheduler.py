@@ -219,3 +219,36 @@ def test_stop_token_of_the_request_ends_it() -> None:
 def test_pool_smaller_than_one_context_is_refused() -> None:
     with pytest.raises(CapacityError, match="3 KV pages"):
         make(64, 1, pages=3)
+
+
+def test_shrinking_the_pages_preempts_the_youngest_and_loses_nothing() -> None:
+    scheduler = make(context=64, places=4)
+    for name in ("a", "b", "c", "d"):
+        scheduler.add(request(name, 30, max_tokens=20), 0.0)
+    for _ in range(3):
+        step(scheduler)
+    places = scheduler.resize_pages(5)
+    assert [item.request.request_id for item in scheduler.sequences()] == ["a", "b", "c", "d"]
+    assert (scheduler.num_running, scheduler.num_preemptions) == (2, 2)
+    assert all(new < 5 for new in places.values())
+    assert sorted(places.values()) == sorted(p for s in scheduler.sequences() for p in s.pages)
+    scheduler.check_integrity()
+    scheduler.resize_pages(20)
+    live = list(scheduler.sequences())
+    while step(scheduler) is not None:
+        pass
+    for sequence in live:
+        expected, reason = alone(sequence.request, 64)
+        assert (sequence.tokens, sequence.reason) == (expected, reason)
+
+
+def test_pages_for_less_than_one_context_are_refused() -> None:
+    scheduler = make(context=64, places=2)
+    scheduler.add(request("a", 30), 0.0)
+    step(scheduler)
+    with pytest.raises(
+        CapacityError, match=r"3 KV pages hold less than one context of 64.*needs 4"
+    ):
+        scheduler.resize_pages(3)
+    scheduler.check_integrity()
+    assert scheduler.num_running == 1

@@ -18,6 +18,7 @@ from ftengine.protocol import (
     EngineInfo,
     ErrorEvent,
     FinishEvent,
+    MemoryState,
     ProgressEvent,
     TokenEvent,
     decode,
@@ -308,3 +309,66 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_memory_is_divided_anew_while_a_request_runs(start: Starter) -> None:
+    device = ("--device", "emulated", "--strategy", "split", "--expert-slots", "4")
+    common = ("--context", "256", "--compute", "float32", "--parallel", "2")
+
+    async def scenario() -> None:
+        plain = start(*common)
+        engine = start(*common, *device, "--device-bytes", str(1 << 27))
+        await plain.ready()
+        await engine.ready()
+        want, _ = await tokens_of(plain, body("a", max_tokens=120))
+        running = asyncio.create_task(tokens_of(engine, body("a", max_tokens=120)))
+        async with engine.client() as client:
+            for asked in ({"expert_slots": 8}, {"kv_bytes": 300_000}, {"expert_slots": 3}):
+                answer = await client.post("/memory", content=json.dumps(asked))
+                state = decode(MemoryState, answer.content)
+                if "expert_slots" in asked:
+                    assert state.expert_slots == asked["expert_slots"]
+                else:
+                    assert 0 < state.kv_bytes <= 300_000
+            assert (await running)[0] == want
+            for asked, text in (
+                ({"expert_slots": 1000}, "has 8 experts"),
+                ({"kv_bytes": 1}, "which needs 16"),
+                ({"expert_slots": 1, "kv_bytes": 1}, "one at a time"),
+                ({}, "one at a time"),
+                ({"expert_slots": "many"}, "wrong type"),
+            ):
+                answer = await client.post("/memory", content=json.dumps(asked))
+                assert answer.status_code == 400
+                assert text in decode(ErrorEvent, answer.content).message
+            info = decode(EngineInfo, (await client.get("/info")).content)
+            assert info.experts is not None
+            assert (info.experts.slots, info.experts.strategy) == (3, "split")
+            assert any("emulated" in note for note in info.notes)
+            text = (await client.get("/metrics")).text
+        assert 'ft_engine_experts_fills_total{layer="0"} ' in text
+        name = "ft_engine_experts_fills_total{"
+        lines = [line for line in text.splitlines() if line.startswith(name)]
+        assert sum(int(line.split()[1]) for line in lines) == info.experts.fills > 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--strategy", "split"), "--device cpu has no memory of its own"),
+        (("--strategy", "fastest"), "one of resident, fetch, cpu, split, auto"),
+        (("--expert-slots", "4"), "every expert is computed where it lies"),
+        (("--device", "emulated", "--expert-slots", "4", "--expert-bytes", "4"), "left out"),
+        (("--tier", "tape"), "one of auto, memory, disk"),
+    ],
+)
+def test_setting_that_makes_no_sense_is_named(
+    options: tuple[str, ...], text: str, start: Starter
+) -> None:
+    found = subprocess.run(
+        start.arguments(*options), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert found.returncode != 0
+    assert text in found.stderr

@@ -64,3 +64,37 @@ def test_random_use_matches_a_naive_model(seed: int) -> None:
             (pages.share if action == "share" else pages.release)([page])
         assert pages.num_free == counts.count(0)
         pages.check_integrity()
+
+
+def test_resize_moves_only_what_lies_beyond_the_new_end() -> None:
+    pages = PageAllocator(8)
+    held = pages.allocate(8) or []
+    pages.share([6])
+    pages.release([0, 2, 3, 5])
+    assert pages.resize(5) == {6: 0, 7: 2}
+    pages.check_integrity()
+    assert pages.num_free == 1
+    pages.release([0])
+    assert pages.num_free == 1  # shared: one holder is left
+    pages.release([0])
+    assert pages.num_free == 2
+    assert pages.resize(9) == {}
+    assert (pages.num_pages, pages.num_free) == (9, 6)
+    with pytest.raises(ValueError, match="3 pages are held, a pool of 2 is too small"):
+        pages.resize(2)
+    assert held == list(range(8))
+
+
+def test_random_resizes_keep_every_held_page() -> None:
+    draw = random.Random(4)
+    pages, held = PageAllocator(12), list[int]()
+    for _ in range(500):
+        held += pages.allocate(draw.randint(0, 3)) or []
+        draw.shuffle(held)
+        gone, held = held[:2], held[2:]
+        pages.release(gone)
+        moves = pages.resize(max(1, draw.randint(len(held), 20)))
+        held = [moves.get(page, page) for page in held]
+        pages.check_integrity()
+        assert len(set(held)) == len(held)
+        assert pages.num_free == pages.num_pages - len(held)

@@ -1,0 +1,55 @@
+"""Copies of experts from host banks into slots, over the device's copy stream.
+
+The one place where fills are started and waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ftengine.device.base import Device, Event
+from ftengine.experts.counters import LayerCounters
+from ftengine.experts.host import HostBank
+from ftengine.experts.slots import SlotPool
+from ftman.clock import Clock
+
+
+class Transfer:
+    """Fills slots. Every start is followed by one wait before anything computes from the slots."""
+
+    def __init__(
+        self,
+        device: Device,
+        hosts: Sequence[HostBank],
+        slots: SlotPool,
+        counters: Sequence[LayerCounters],
+        clock: Clock,
+    ) -> None:
+        self._device = device
+        self._hosts = hosts
+        self._slots = slots
+        self._counters = counters
+        self._clock = clock
+
+    def start(self, layer: int, places: Iterable[tuple[int, int]]) -> Event:
+        """Enqueue (expert, slot) copies of one layer; returns the event behind them."""
+        host, counters = self._hosts[layer], self._counters[layer]
+        num_bytes = host.bank.row_bytes
+        items = list(places)
+        host.will_read(expert for expert, _ in items)
+        for expert, slot in items:
+            self._device.copy(self._slots.row(slot, num_bytes), host.row(expert))
+        counters.link_bytes += num_bytes * len(items)
+        return self._device.record()
+
+    def wait(self, layer: int, event: Event) -> float:
+        """Make the copies before `event` visible to compute. Returns the seconds waited."""
+        started = self._clock.monotonic()
+        self._device.wait(event)
+        waited = self._clock.monotonic() - started
+        self._counters[layer].stall_s += waited
+        return waited
+
+    def drain(self) -> None:
+        """Wait for everything in flight, whatever it was for."""
+        self._device.wait(self._device.record())

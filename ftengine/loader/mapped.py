@@ -1,0 +1,112 @@
+"""Expert banks that stay on disk: rows of the weight files mapped read-only, not read.
+
+The system keeps in memory what fits and drops it again when memory is short. Everything else of a
+model is read as load.py does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ftengine.experts.banks import BankShape, bank_in_place
+from ftengine.experts.host import Readahead
+from ftengine.kernels.dispatch import ExpertBank
+from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart
+from ftengine.loader.load import FtwWeights
+from ftengine.quant import panel32
+
+_WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
+_RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
+
+
+def can_map(bank: FtwBank) -> bool:
+    """Whether the kernels can read this bank's rows as they lie in the file."""
+    return all(part.layout != "rows" for part in bank.parts)
+
+
+def mappable_bytes(model: FtwModel) -> int:
+    """Bytes of the banks that may stay on disk."""
+    return sum(bank.bytes for bank in model.index.banks if can_map(bank))
+
+
+class TieredWeights(FtwWeights):
+    """FtwWeights whose expert banks are mapped where on_disk says so and their layout allows."""
+
+    def __init__(
+        self, model: FtwModel, compute: str, on_bytes: Callable[[int], None], on_disk: bool
+    ) -> None:
+        super().__init__(model, compute, on_bytes)
+        self._on_disk = on_disk
+        self._mapped: dict[str, MappedRows] = {}
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of the banks left on disk."""
+        return sum(item.num_bytes for item in self._mapped.values())
+
+    def readahead(self, name: str) -> Readahead | None:
+        """How to ask for a bank's rows ahead of time; None where they are in memory."""
+        found = self._mapped.get(name)
+        return None if found is None else found.will_read
+
+    def _read_bank(
+        self, entry: FtwBank, gate_up: FtwPart, down: FtwPart, shape: BankShape
+    ) -> ExpertBank:
+        if not self._on_disk or not can_map(entry):
+            return super()._read_bank(entry, gate_up, down, shape)
+        path = self._model.path / self._model.index.shards[entry.shard].file
+        rows = map_rows(path, entry)
+        self._mapped[entry.name] = rows
+        self._on_bytes(entry.bytes)
+        layout = panel32.ExpertLayout(gate_up.offset, down.offset, entry.row_bytes)
+        data = rows.tensor().view(entry.num_experts, entry.row_bytes)
+        return bank_in_place(data, layout, (gate_up.format, down.format), shape)
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """One bank of a mapped file. Units: bytes; start = first row from the mapping's beginning."""
+
+    mapping: mmap.mmap
+    start: int
+    row_bytes: int
+    num_rows: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.row_bytes * self.num_rows
+
+    def tensor(self) -> torch.Tensor:
+        """The rows, read-only: writing would end the process. Shape: uint8 [num_bytes]."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch has no read-only tensors and says so
+            return torch.frombuffer(
+                self.mapping, dtype=torch.uint8, count=self.num_bytes, offset=self.start
+            )
+
+    def will_read(self, experts: Iterable[int]) -> None:
+        """Start reading rows from disk, each in one piece."""
+        if _WILL_NEED is None:
+            return
+        for expert in experts:
+            self.mapping.madvise(_WILL_NEED, self.start + expert * self.row_bytes, self.row_bytes)
+
+
+def map_rows(path: Path, bank: FtwBank) -> MappedRows:
+    """Map a bank's rows, whose readahead is then asked for row by row."""
+    first = bank.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    start = bank.offset - first
+    with path.open("rb") as file:
+        mapping = mmap.mmap(
+            file.fileno(), start + bank.bytes, access=mmap.ACCESS_READ, offset=first
+        )
+    if _RANDOM is not None:
+        mapping.madvise(_RANDOM)
+    return MappedRows(mapping, start, bank.row_bytes, bank.num_experts)

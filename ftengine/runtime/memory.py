@@ -1,0 +1,172 @@
+"""Dividing memory anew while requests are in flight: expert slots and KV pages.
+
+Called by the engine thread between steps, when nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ftengine.cache.kv_pool import KvPool, KvShape, page_bytes
+from ftengine.cache.policy.pages import PageAllocator
+from ftengine.device.host_memory import available_bytes
+from ftengine.device.torch_device import page_aligned
+from ftengine.errors import CapacityError, RequestError
+from ftengine.experts.counters import ExpertCounters
+from ftengine.experts.gpu import DeviceStore
+from ftengine.experts.policy.budget import MemoryNeeds, follow_free_memory
+from ftengine.protocol import ExpertStats, MemoryRequest, MemoryState
+from ftengine.runtime.placement import Placement, check_slots, following
+from ftengine.runtime.runner import Runner
+from ftengine.scheduler.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class MemoryManager:
+    """What may be resized. experts_per_token: 0 for a dense model.
+
+    automatic: the slots follow the device's free memory, until somebody asks for a number.
+    """
+
+    placement: Placement
+    runner: Runner
+    scheduler: Scheduler
+    pages: PageAllocator
+    kv_layers: Sequence[KvShape]
+    kv_dtype: torch.dtype
+    experts_per_token: int
+    automatic: bool = False
+
+    @property
+    def counters(self) -> ExpertCounters:
+        """What happened to routed experts so far."""
+        return self.placement.store.counters
+
+    def apply(self, request: MemoryRequest) -> MemoryState:
+        """Do what is asked, or change nothing. Raises: RequestError, CapacityError with numbers."""
+        before = self.scheduler.num_preemptions
+        with torch.inference_mode():
+            if request.expert_slots is not None:
+                self._resize_slots(request.expert_slots)
+                self.automatic = False
+            if request.kv_bytes is not None:
+                self._resize_kv(request.kv_bytes)
+        return self.state(self.scheduler.num_preemptions - before)
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` may ever do something."""
+        return self.automatic and isinstance(self.placement.store, DeviceStore)
+
+    def follow(self) -> bool:
+        """Give slots back when others want the device's memory, take more when there is a lot.
+
+        Returns whether the number of slots changed.
+        """
+        store, device = self.placement.store, self.placement.device
+        if not self.follows or not isinstance(store, DeviceStore) or device is None:
+            return False
+        needs = MemoryNeeds(
+            fixed_bytes=0,
+            kv_bytes_per_token=0,
+            context_tokens=0,
+            state_bytes=0,
+            slot_bytes=store.slot_bytes,
+            num_experts_total=store.num_experts,
+            min_slots=self.experts_per_token,
+        )
+        before = store.num_slots
+        wanted = follow_free_memory(before, device.free_bytes, needs, following(device))
+        if wanted == before:
+            return False
+        try:
+            with torch.inference_mode():
+                store.resize(wanted)
+        except CapacityError as error:
+            log.warning("expert slots stay at %d: %s", before, error.message)
+            return False
+        return True
+
+    def state(self, preempted: int = 0) -> MemoryState:
+        """How memory is divided now."""
+        store, device = self.placement.store, self.placement.device
+        slots = store.num_slots if isinstance(store, DeviceStore) else 0
+        return MemoryState(
+            expert_slots=slots,
+            slot_bytes=store.slot_bytes if isinstance(store, DeviceStore) else 0,
+            kv_bytes=self.runner.pool.total_bytes,
+            kv_pages=self.pages.num_pages,
+            device_bytes=0 if device is None else device.total_bytes,
+            device_free_bytes=0 if device is None else device.free_bytes,
+            preempted=preempted,
+        )
+
+    def experts(self, total_experts: int) -> ExpertStats | None:
+        """Slots and counts for /info; None for a dense model."""
+        store = self.placement.store
+        if not store.counters.layers:
+            return None
+        counted = store.counters.total()
+        on_device = store if isinstance(store, DeviceStore) else None
+        return ExpertStats(
+            strategy=self.placement.strategy,
+            slots=0 if on_device is None else on_device.num_slots,
+            resident=0 if on_device is None else on_device.num_resident,
+            total=total_experts * len(store.counters.layers),
+            slot_bytes=0 if on_device is None else on_device.slot_bytes,
+            **vars(counted),
+        )
+
+    def _resize_slots(self, num_slots: int) -> None:
+        store = self.placement.store
+        if not isinstance(store, DeviceStore):
+            raise RequestError(
+                "this engine computes every expert on the CPU and has no expert slots; load the "
+                "model with another strategy"
+            )
+        if num_slots > store.num_experts:
+            raise RequestError(
+                f"{num_slots} expert slots asked for; the model has {store.num_experts} experts"
+            )
+        check_slots(num_slots, store, self.experts_per_token, self.placement.strategy)
+        self._check_device((num_slots - store.num_slots) * store.slot_bytes)
+        store.resize(num_slots)
+
+    def _resize_kv(self, kv_bytes: int) -> None:
+        num_pages = kv_bytes // page_bytes(self.kv_layers, self.kv_dtype)
+        old = self.runner.pool
+        new_bytes = num_pages * page_bytes(self.kv_layers, self.kv_dtype)
+        more = new_bytes - old.total_bytes
+        self._check_device(more)
+        _check_host(new_bytes if more > 0 else 0)
+        # made first: when this fails nothing has changed yet
+        pool = KvPool(self.kv_layers, max(num_pages, 1), self.kv_dtype, page_aligned)
+        places = self.scheduler.resize_pages(num_pages)
+        pool.take_pages(old, places)
+        self.runner.use_pool(pool)
+        if self.placement.device is not None:
+            self.placement.device.reserve(more)
+
+    def _check_device(self, more_bytes: int) -> None:
+        device = self.placement.device
+        if device is not None and more_bytes > device.free_bytes:
+            raise CapacityError(
+                f"{more_bytes} bytes more are needed on the device and {device.free_bytes} of its "
+                f"{device.total_bytes} are free; ask for less, or shrink the other side first "
+                f"(expert slots or KV)",
+                code="device_memory",
+            )
+
+
+def _check_host(need_bytes: int) -> None:
+    have = available_bytes()
+    if have is not None and need_bytes > have:
+        raise CapacityError(
+            f"the new KV pages need {need_bytes} bytes and {have} are free; ask for less"
+        )

@@ -1,0 +1,127 @@
+"""Which store holds the routed experts, and how many slots its device gets. Context comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftengine.config import EngineConfig
+from ftengine.device.base import Device
+from ftengine.device.emulated import EmulatedDevice, EmulatedSettings
+from ftengine.device.host_memory import available_bytes
+from ftengine.errors import CapacityError
+from ftengine.experts.cpu import CpuStore
+from ftengine.experts.gpu import DeviceStore, StoreSettings
+from ftengine.experts.policy.budget import Hysteresis
+from ftengine.experts.policy.rates import Rates
+from ftengine.kernels.dispatch import Kernels
+from ftengine.models.spec import ModelConfig, MoeSpec, RouterSpec
+
+EMULATED_RATES = Rates(40e9, 50e9, 20e9, link_latency_s=0.0, copy_latency_s=0.0, cpu_latency_s=0.0)
+"""Of no machine: the emulated device has no time, its planner needs a ratio."""
+_UNKNOWN_MEMORY_BYTES = 8 << 30
+_RESERVE_BYTES = 512 << 20
+_RESERVE_SHARE = 0.05
+"""Left free of the device where slots are automatic, so that others find some; the smaller one."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where routed experts live. device is None where the CPU computes them all."""
+
+    store: CpuStore | DeviceStore
+    device: Device | None
+    strategy: str
+
+    def close(self) -> None:
+        """End the threads of store and device."""
+        if isinstance(self.store, DeviceStore):
+            self.store.close()
+        elif self.device is not None:
+            self.device.close()
+
+
+def experts_per_token(spec: ModelConfig) -> int:
+    """Most experts that one token takes in a layer; 0 for a dense model."""
+    return max((r.num_experts_per_tok for r in _routers(spec)), default=0)
+
+
+def choose_placement(config: EngineConfig, spec: ModelConfig, kernels: Kernels) -> Placement:
+    """The store for this model on this device, still without slots."""
+    compute = config.compute
+    device = None if compute.device == "cpu" else _emulated(config)
+    if device is None or compute.chosen_strategy == "cpu" or not spec.num_experts:
+        return Placement(CpuStore(kernels), device, "cpu")
+    settings = StoreSettings(compute.chosen_strategy, EMULATED_RATES, timed=False)
+    return Placement(DeviceStore(kernels, device, settings), device, compute.chosen_strategy)
+
+
+def start_slots(
+    placement: Placement, config: EngineConfig, spec: ModelConfig, taken_bytes: int
+) -> tuple[str, ...]:
+    """Reserve what is not experts on the device, then give the rest to slots. Returns notes.
+
+    Raises: CapacityError with need and have.
+    """
+    if placement.device is not None:
+        placement.device.reserve(taken_bytes)
+    store = placement.store
+    if not isinstance(store, DeviceStore):
+        return ()
+    assert placement.device is not None
+    free_bytes = placement.device.free_bytes
+    if slots_are_automatic(config):
+        free_bytes -= following(placement.device).reserve_bytes
+    wanted = _wanted_slots(config, store, max(free_bytes, 0))
+    num_slots = min(wanted, store.num_experts)
+    check_slots(num_slots, store, experts_per_token(spec), placement.strategy)
+    store.start(num_slots)
+    if wanted > store.num_experts:
+        return (f"expert slots limited to {num_slots}: the model has no more experts",)
+    return ()
+
+
+def slots_are_automatic(config: EngineConfig) -> bool:
+    """Whether the number of slots follows the device's free memory by itself."""
+    asked = config.memory.expert_slots or config.memory.expert_bytes
+    return not asked and config.compute.chosen_strategy != "resident"
+
+
+def following(device: Device) -> Hysteresis:
+    """How the slots follow this device's free memory, and what is always left free."""
+    return Hysteresis(min(_RESERVE_BYTES, int(device.total_bytes * _RESERVE_SHARE)))
+
+
+def check_slots(num_slots: int, store: DeviceStore, least: int, strategy: str) -> None:
+    """Refuse a pool that could not serve one token. Raises: CapacityError with both numbers."""
+    if strategy == "resident":
+        least = store.num_experts
+    if num_slots < least:
+        size = store.slot_bytes
+        why = "to hold every expert" if strategy == "resident" else "for the experts of one token"
+        raise CapacityError(
+            f"the strategy {strategy} needs {least} expert slots ({least * size} bytes) {why} and "
+            f"would have {num_slots} ({num_slots * size} bytes); give the device more memory, use "
+            f"a smaller context, or another strategy"
+        )
+
+
+def _routers(spec: ModelConfig) -> list[RouterSpec]:
+    return [
+        layer.feed_forward.router
+        for layer in spec.layers
+        if isinstance(layer.feed_forward, MoeSpec)
+    ]
+
+
+def _emulated(config: EngineConfig) -> EmulatedDevice:
+    free = available_bytes() or _UNKNOWN_MEMORY_BYTES
+    return EmulatedDevice(EmulatedSettings(config.memory.device_bytes or free // 2))
+
+
+def _wanted_slots(config: EngineConfig, store: DeviceStore, free_bytes: int) -> int:
+    memory = config.memory
+    if memory.expert_slots:
+        return memory.expert_slots
+    return (memory.expert_bytes or min(free_bytes, store.num_experts * store.slot_bytes)) // (
+        store.slot_bytes
+    )

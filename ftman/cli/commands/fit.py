@@ -1,0 +1,51 @@
+"""`ft fit MODEL [--device PROFILE]`: what an installed model will do on a machine, computed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from ftman.cli.session import Session
+
+EXIT_NO_FIT = 3
+
+
+def run(args: argparse.Namespace, session: Session) -> int:
+    """Print the forecast; status 3 when the model cannot run there."""
+    body = {"model": args.model, "device": args.device, "context": args.context}
+    body = {key: value for key, value in body.items() if value}
+    with session.manager() as manager:
+        answer = manager.post("/api/ft/fit", body)
+    if session.out.as_json:
+        session.out.json_line(answer)
+    else:
+        session.out.data(fit_text(args.model, answer))
+    return 0 if answer["fits"] else EXIT_NO_FIT
+
+
+def fit_text(model: str, answer: Mapping[str, Any]) -> str:
+    """A forecast as people read it."""
+    if not answer["fits"]:
+        return f"{model} does not fit on {answer['device']}: {answer['reason']}"
+    lines = [
+        f"{model} on {answer['device']} with {answer['context_tokens']} tokens of context",
+        f"  memory     RAM {_gb(answer['ram_bytes'])}, GPU {_gb(answer['vram_bytes'])}, "
+        f"disk {_gb(answer['disk_bytes'])}",
+    ]
+    if answer["expert_slots"]:
+        lines.append(
+            f"  experts    {answer['expert_slots']} in slots ({answer['cached_share']:.0%}), "
+            f"{answer['miss_rate']:.0%} misses, strategy {answer['strategy']}"
+        )
+    if answer["tier"] == "disk":
+        lines.append("  disk       its experts exceed RAM and are read from disk: slow")
+    lines.append(
+        f"  expected   {answer['tokens_per_s']:.1f} tokens/s, first token after "
+        f"{answer['ttft_s']:.1f} s at {answer['prompt_tokens']} tokens (computed, not measured)"
+    )
+    return "\n".join(lines)
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB"

@@ -1,0 +1,101 @@
+"""ft memory and ft ps --experts: what is sent, what is printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ftman.cli.commands.memory import parse_size
+from ftman.errors import UsageError
+from tests.ftman.cli.conftest import Cli
+from tests.ftman.cli.gateway import Gateway, Reply
+
+STATE = {
+    "expert_slots": 3790,
+    "slot_bytes": 1_572_864,
+    "kv_bytes": 268_435_456,
+    "kv_pages": 4096,
+    "device_bytes": 8_000_000_000,
+    "device_free_bytes": 1_500_000_000,
+    "preempted": 2,
+}
+STATS = {
+    "strategy": "split",
+    "slots": 3790,
+    "total": 10240,
+    "hits": 84,
+    "misses": 16,
+    "fills": 41,
+    "on_cpu": 59,
+}
+MODEL: dict[str, Any] = {
+    "name": "qwen3.6-35b:nvfp4",
+    "stats": STATS,
+    "kv_bytes": 1,
+    "link_bytes_per_s": 9.8e9,
+    "tokens_per_s": 42.3,
+    "last_step_s": 0.021,
+}
+
+
+def test_memory_asks_for_slots_or_for_context(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("POST", "/api/ft/memory", STATE)
+    out = ft("memory", "m", "--experts", "3790").out
+    assert out.strip() == (
+        "experts 3,790 slots (6.0 GB)   context 268 MB   free 1.5 GB of 8 GB   "
+        "2 requests made room and are computed again"
+    )
+    ft("memory", "m", "--kv", "256MiB")
+    assert gateway.bodies("/api/ft/memory") == [
+        {"model": "m", "expert_slots": 3790},
+        {"model": "m", "kv_bytes": 256 << 20},
+    ]
+
+
+def test_memory_wants_exactly_one_wish(ft: Cli, gateway: Gateway) -> None:
+    assert ft("memory", "m").code == 2
+    assert ft("memory", "m", "--experts", "1", "--kv", "1").code == 2
+    assert ft("memory", "m", "--kv", "much").code == 2
+    assert not gateway.bodies("/api/ft/memory")
+
+
+def test_refused_division_is_an_error_of_its_own_kind(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("POST", "/api/ft/memory", Reply({"error": "64 fit", "code": "capacity"}, status=507))
+    found = ft("memory", "m", "--experts", "65")
+    assert found.code != 0
+    assert "64 fit" in found.err
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("1234", 1234),
+        ("12B", 12),
+        ("1.5G", 1_500_000_000),
+        ("2gib", 2 << 30),
+        ("3 K", 3000),
+    ],
+)
+def test_sizes_are_read_with_their_units(text: str, count: int) -> None:
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "1.2.3", "5 apples"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a size"):
+        parse_size(text)
+
+
+def test_ps_experts_tells_what_happens_to_them(ft: Cli, gateway: Gateway) -> None:
+    on_cpu = MODEL | {"name": "b", "stats": STATS | {"slots": 0}, "last_step_s": None}
+    dense = MODEL | {"name": "c", "stats": None}
+    gateway.on("GET", "/api/ft/experts", {"models": [MODEL, on_cpu, dense]})
+    lines = ft("ps", "--experts").out.splitlines()
+    assert lines[0] == (
+        "qwen3.6-35b:nvfp4   slots 3,790 of 10,240 (37 %)   hit 84 %   "
+        "misses: 41 % filled, 59 % on CPU   link 9.8 GB/s   42 tok/s, last token 0.02 s ago"
+    )
+    assert lines[1] == "b   all 10,240 experts on CPU   42 tok/s"
+    assert lines[2] == "c   dense model, no routed experts"
