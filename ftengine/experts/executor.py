@@ -90,7 +90,7 @@ class Executor:
         split = Split(0, len(found.misses))
         if self._way != CPU:
             split = parts.planner.split(
-                layer, split.on_cpu, routed.num_tokens, room, len(found.hits)
+                layer, split.on_cpu, routed.num_tokens, room, len(found.hits), signs=found.signs
             )
         fill, rest = found.fill_order[: split.fills], found.fill_order[split.fills :]
         if not rest:

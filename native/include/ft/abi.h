@@ -270,8 +270,8 @@ FT_API ft_status ft_set_target(const char* name);
 FT_API ft_status ft_info(ft_info_args* info);
 FT_API const char* ft_status_text(ft_status status);
 
-// Formats that need their activations permuted (q4_0, q4_1, mxfp4_gguf) and key-split attention use a
-// workspace of the library, which grows to the largest call and is then kept.
+// Formats that need their activations permuted (q4_0, q4_1, mxfp4_gguf) and key-split attention use
+// a workspace of the library, which grows to the largest call and is then kept.
 FT_API ft_status ft_linear(const ft_linear_args* args);
 FT_API ft_status ft_expert_ffn(const ft_expert_ffn_args* args);
 // Bytes of scratch that this call needs with the current number of threads; scratch is not read.

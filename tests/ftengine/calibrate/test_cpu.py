@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ftengine.calibrate import __main__ as program
 from ftengine.calibrate import cpu
 from ftengine.calibrate.disk import measure_disk
 from ftengine.kernels.native import NativeKernels
+from ftengine.quant import format_named
 from ftman.clock import SYSTEM
 
 
@@ -44,6 +46,16 @@ def test_expert_rate_counts_whole_rows_of_the_format(fmt: str) -> None:
     assert rate % layout.row_bytes == 0
     assert rate / layout.row_bytes % cpu.EXPERTS_PER_TOKEN == 0
     assert rate > 0
+
+
+@pytest.mark.parametrize("fmt", cpu.FORMATS)
+def test_the_fill_pattern_is_a_number_in_every_format(fmt: str) -> None:
+    """NaN or subnormal weights could take another time than real ones."""
+    quant = format_named(fmt)
+    row = np.full(quant.row_bytes(cpu.HIDDEN), cpu.FILL, dtype=np.uint8)
+    values = np.abs(quant.dequantize(row))
+    assert bool(np.isfinite(values).all())
+    assert values.min() > np.finfo(np.float32).tiny
 
 
 def test_profile_holds_every_format_and_no_disk_without_a_file(
