@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from h11 import LocalProtocolError
+
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
 from ftman.errors import BusyError, FtmanError, UsageError
@@ -97,6 +99,9 @@ class Gateway:
             await self._answer(call, receive, send, outcome)
         except ClientGoneError:
             outcome.status, outcome.note = 499, " client gone"
+        except LocalProtocolError:
+            # The rest of the request was not HTTP: the server has answered 400 and closed already.
+            outcome.status, outcome.note = 400, " broken request"
         finally:
             self._under_way.discard(request_id)
             self._log(call, outcome, self._clock.monotonic() - started_s)

@@ -73,21 +73,27 @@ class TokenizerShelf:
         self._loader.shutdown(wait=False, cancel_futures=True)
 
     async def _sweep(self) -> None:
-        while self._shelved:
+        while True:
+            empty = not self._shelved
             await self._clock.sleep(SWEEP_S)
-            idle = [
-                key
-                for key, shelved in self._shelved.items()
-                if not shelved.users and not self._is_needed(key)
-            ]
-            for key in idle:
-                del self._shelved[key]
-            if idle:
-                log.debug("dropped %d tokenizers", len(idle))
+            dropped = self._drop_idle()
+            if empty or dropped:
+                # Also once after the shelf was empty: what the last answer held is free only then.
                 give_memory_back()
-        # Once more: what the last answer still held is free only now.
-        await self._clock.sleep(SWEEP_S)
-        give_memory_back()
+            if empty and not self._shelved:  # nobody came meanwhile, who would rely on us
+                return
+
+    def _drop_idle(self) -> int:
+        idle = [
+            key
+            for key, shelved in self._shelved.items()
+            if not shelved.users and not self._is_needed(key)
+        ]
+        for key in idle:
+            del self._shelved[key]
+        if idle:
+            log.debug("dropped %d tokenizers", len(idle))
+        return len(idle)
 
 
 def keep_little_free() -> None:
