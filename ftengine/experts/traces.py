@@ -1,6 +1,6 @@
 """Routing traces: which experts each token asked of each layer. Synthetic ones, and JSON lines.
 
-Recorded traces have the same shape; recording happens in the executor. No torch.
+Recorded traces have the same shape; benchmarks/record_trace.py makes them. No torch.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from ftengine.convert.local import convert_folder
 from ftengine.experts.ways import CPU, STREAM, WayChooser
 from ftengine.protocol import ExpertStats
 from ftengine.runtime.engine import Engine
+from tests.fakes.quantised import build_quantised
 from tests.fakes.tiny_models import TinySizes, build_tiny_gguf
 from tests.ftengine.experts.conftest import EXPERTS, TOP_K, TOTAL
 from tests.ftengine.parity.tiny_engines import greedy, load_engine, random_ids
@@ -184,4 +185,28 @@ def test_every_expert_format_computes_the_same_bits_from_a_slot(fmt: str, tmp_pa
         assert stats is not None
         assert stats.fills > 0
         assert (stats.on_cpu > 0) == (strategy == "split")
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    "kind", ["fp8_block", "fp8_channel_ct", "mxfp4_ct", "nvfp4_ct", "nvfp4_modelopt", "dsv4"]
+)
+def test_released_formats_compute_the_same_tokens_from_slots(kind: str, tmp_path: Path) -> None:
+    build_quantised("qwen3_moe", tmp_path, kind)
+    convert_folder(tmp_path / "q", tmp_path / "ftw")
+    prompts = PROMPTS[5][:2]
+    want = [item.token_ids for item in greedy(load_engine(tmp_path / "ftw"), prompts, STEPS)]
+    for strategy in ("fetch", "split", "auto"):
+        engine = load_engine(
+            tmp_path / "ftw",
+            device="emulated",
+            strategy=strategy,
+            expert_slots=5,
+            device_bytes=1 << 28,
+        )
+        assert [item.token_ids for item in greedy(engine, prompts, STEPS)] == want
+        stats = engine.info.experts
+        assert stats is not None
+        assert stats.fills > 0
+        assert (stats.on_cpu > 0) == (strategy != "fetch")
         engine.close()
