@@ -113,6 +113,17 @@ class BlobStore:
                 freed += stat.st_size
         return freed
 
+    def sweep_temporaries(self, older_than_wall_s: float) -> int:
+        """Remove what interrupted writes before the given time left behind; returns bytes."""
+        freed = 0
+        for path in self.entries():
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                if path.name.startswith(TEMPORARY_PREFIX) and stat.st_mtime < older_than_wall_s:
+                    files.unlink(path)
+                    freed += stat.st_size
+        return freed
+
     def entries(self) -> list[Path]:
         """Every file in the folder."""
         if not self.folder.is_dir():

@@ -165,6 +165,12 @@ class Catalog:
             self._drop_unreferenced(layers, in_use)
         self._empty_trash()
 
+    def drop_unfinished(self, before_wall_s: float) -> int:
+        """Remove temporary files older than this manager, whose writers are gone; returns bytes."""
+        with self._lock:
+            freed = self.blobs.sweep_temporaries(before_wall_s)
+            return freed + self._manifests.sweep_temporaries(before_wall_s)
+
     def sweep(self, keep: Collection[str], grace_s: float = GRACE_S) -> int:
         """Remove orphans last written more than `grace_s` ago; returns the bytes that freed.
 

@@ -233,7 +233,7 @@ class Service:
         return await forecast_of(self.catalog, self.profile(), name, device, context)
 
     def _sweep(self) -> None:
-        freed = self.collect_garbage()
+        freed = self.catalog.drop_unfinished(self.started_wall_s) + self.collect_garbage()
         if freed:
             log.info("removed %d bytes that no model needs", freed)
 

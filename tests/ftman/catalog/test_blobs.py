@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -93,3 +94,15 @@ def test_sweep_removes_what_is_not_kept_and_old_enough(store: BlobStore) -> None
     assert store.sweep({HELLO}, older_than_wall_s=1e12) == 8
     assert store.has(HELLO)
     assert not store.has(other)
+
+
+def test_only_temporaries_of_earlier_writers_are_dropped(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    kept = store.write(b"kept")
+    for name, age_s in ((".new-old", 100), (".new-young", -100)):
+        path = store.folder / name
+        path.write_bytes(b"half")
+        stamp = 1_000_000 - age_s
+        os.utime(path, (stamp, stamp))
+    assert store.sweep_temporaries(1_000_000) == 4
+    assert sorted(p.name for p in store.entries()) == [".new-young", kept.replace(":", "-")]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -100,7 +101,9 @@ def install(paths: Paths, tiny: Tiny = Tiny()) -> Model:
     data = json.dumps(index | {"files": others, "tensors": [], "banks": []}).encode()
     ftw_id = hashlib.sha256(data).hexdigest()
     (staged / "index.json").write_bytes(data)
-    if not (paths.ftw / ftw_id).exists():
+    if (paths.ftw / ftw_id).exists():  # an engine may still hold it after its name was deleted
+        shutil.rmtree(staged)
+    else:
         staged.rename(paths.ftw / ftw_id)
     new = NewModel(
         ftw_id=ftw_id,
