@@ -56,7 +56,7 @@ $(VENV)/.ready:
 	@touch $@
 
 # PyTorch is most of the download. With an NVIDIA GPU the default wheel is right; without one the CPU
-# build is ten times smaller.
+# build is much smaller.
 $(VENV)/.torch: $(VENV)/.ready
 	@if command -v nvidia-smi >/dev/null; then \
 	  echo "ft: installing PyTorch for the GPU (about 3 GB)"; $(PIP) install -c constraints.txt "$(TORCH)"; \
