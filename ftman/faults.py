@@ -18,7 +18,6 @@ POINTS = (
     "files.fsync",
     "files.rename",
     "files.unlink",
-    "files.link",
     "pull.resolved",
     "pull.after_range",
     "pull.before_verify",

@@ -1,4 +1,4 @@
-"""The one file layer: the only module that opens for writing, fsyncs, renames, links or unlinks.
+"""The one file layer: the only module that opens for writing, fsyncs, renames or unlinks.
 
 Standard library only; the engine's converter uses it too. Each step passes a named fault point, so
 that tests can fail the Nth call or kill the process there. Visible writes are always: temporary
@@ -178,19 +178,6 @@ def rename(source: Path, target: Path) -> None:
     sync_dir(target.parent)
     if source.parent != target.parent:
         sync_dir(source.parent)
-
-
-def link_or_copy(source: Path, target: Path) -> bool:
-    """Give a file a second name; copies where links are refused. Returns True if it was linked."""
-    faults.hit("files.link")
-    try:
-        os.link(source, target)
-        return True
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
-            raise
-    copy_file(source, target)
-    return False
 
 
 def copy_file(source: Path, target: Path) -> int:
