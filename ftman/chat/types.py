@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,38 @@ class Message:
     tool_call_id: str = ""
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     """Calls the assistant made: {"id", "function": {"name", "arguments": mapping}}."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function the model may call. parameters: JSON schema; strict: arguments must obey it.
+
+    given: the declaration as the client sent it in OpenAI's shape, for templates.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ToolChoice:
+    """Whether a tool is called. "named" means `name` and no other; "required" means any."""
+
+    mode: Literal["auto", "none", "required", "named"] = "auto"
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """What the answer must look like. text: a JSON schema, a regular expression or a Lark grammar;
+    "json" means any JSON object. It binds the answer, never the reasoning before it.
+    """
+
+    kind: Literal["json", "json_schema", "regex", "lark"]
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +98,12 @@ class ChatRequest:
     request_id: str = ""
     strict_length: bool = False
     """True: a prompt longer than the context is an error. False: cut as Ollama does, and said."""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    think: bool | str | None = None
+    """None: as the model does by itself, reasoning told apart. A text is a level of effort."""
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +127,8 @@ class CompletionRequest:
     logprobs: int | None = None
     request_id: str = ""
     strict_length: bool = False
+    think: bool | str | None = None
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +160,37 @@ class TextDelta:
 
 
 @dataclass(frozen=True)
+class ThinkingDelta:
+    """New text of the model's reasoning, without the marks around it."""
+
+    text: str
+    tokens: tuple[TokenText, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """A piece of a call. The first of a call has id and name and may have no arguments yet; the
+    `arguments` of one index, joined, are one JSON object's text.
+    """
+
+    index: int
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    tokens: tuple[TokenText, ...] = ()
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call is complete; sent once per index, after its deltas. arguments: the parsed object."""
+
+    index: int
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Usage:
     """What a request cost. Units: tokens, seconds. load_s includes queueing for a runner."""
 
@@ -130,11 +201,14 @@ class Usage:
     load_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    thinking_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The end of a good answer. reason: stop, length, load or unload. context: prompt + reply ids.
+    """The end of a good answer. reason: stop, length, load or unload (calls made: count ToolCall).
+
+    context: prompt + reply ids.
 
     notes are things the user must be told (truncation, an option that could not be honoured).
     """
@@ -147,7 +221,7 @@ class Finish:
     prompt_tokens: tuple[TokenText | None, ...] = ()
 
 
-ChatEvent = Waiting | TextDelta | Finish
+ChatEvent = Waiting | ThinkingDelta | TextDelta | ToolCallDelta | ToolCall | Finish
 
 
 @dataclass(frozen=True)
