@@ -24,6 +24,7 @@ from ftman.gateway.access import AccessRules, rules_for
 from ftman.gateway.body import MAX_BODY_BYTES, FieldError, decompress, too_large
 from ftman.gateway.errors import OLLAMA, encode_error, headers_of, internal_error
 from ftman.gateway.routes import Call, Reply, Route, Router
+from ftman.gateway.spool import Spool
 from ftman.gateway.stream import HEARTBEAT_S, Pump, Send, raw_headers
 from ftman.log import request_id as logged_request_id
 from ftman.names import printable
@@ -217,22 +218,19 @@ class Gateway:
         if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
             await _discard(receive, self._clock)
             raise too_large(MAX_BODY_BYTES)
-        parts: list[bytes] = []
-        size = 0
+        spool = Spool(MAX_BODY_BYTES)
         try:
             async for chunk in _chunks(receive):
-                parts.append(chunk)
-                size += len(chunk)
                 self._bodies_bytes += len(chunk)
-                if size > MAX_BODY_BYTES:
-                    parts.clear()
+                if not spool.write(chunk):
                     await _discard(receive, self._clock)
                     raise too_large(MAX_BODY_BYTES)
                 if self._bodies_bytes > MAX_BODIES_BYTES:
                     raise BusyError("too many large requests at once; try again shortly")
-            return decompress(b"".join(parts), call.headers.get("content-encoding", ""))
+            return decompress(spool.take(), call.headers.get("content-encoding", ""))
         finally:
-            self._bodies_bytes -= size
+            spool.close()
+            self._bodies_bytes -= spool.size
 
     def _log(self, call: Call, outcome: _Outcome, seconds: float) -> None:
         tally = call.tally
