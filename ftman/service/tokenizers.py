@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +12,11 @@ from pathlib import Path
 
 from ftman.chat.tokenizer import Tokenizer
 from ftman.clock import Clock
+from ftman.memory import give_back, keep_little_free
 
 log = logging.getLogger(__name__)
 
 SWEEP_S = 1.0
-TOP_BYTES = 1 << 20
-_M_TRIM_THRESHOLD = -1
 
 
 @dataclass
@@ -79,7 +77,7 @@ class TokenizerShelf:
             dropped = self._drop_idle()
             if empty or dropped:
                 # Also once after the shelf was empty: what the last answer held is free only then.
-                give_memory_back()
+                give_back()
             if empty and not self._shelved:  # nobody came meanwhile, who would rely on us
                 return
 
@@ -94,19 +92,3 @@ class TokenizerShelf:
         if idle:
             log.debug("dropped %d tokenizers", len(idle))
         return len(idle)
-
-
-def keep_little_free() -> None:
-    """Have the C library keep at most TOP_BYTES free at the end of each heap, where it can.
-
-    Left alone, glibc raises that bound to 64 MB once a large block was freed, and `malloc_trim`
-    does not look at the ends of the heaps of threads.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, TOP_BYTES)
-
-
-def give_memory_back() -> None:
-    """Ask the C library to return freed memory to the system, where it can."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -7,9 +7,7 @@ Everything here runs on one event loop, so the policy needs no lock.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +17,7 @@ from typing import NamedTuple
 from ftman.clock import Clock
 from ftman.config import Config
 from ftman.errors import FtmanError
+from ftman.memory import give_back
 from ftman.supervisor import hardware
 from ftman.supervisor.adopt import recover
 from ftman.supervisor.client import EngineClient, EngineInfo
@@ -293,7 +292,7 @@ class Supervisor:
     def _handle(self, event: PolicyEvent) -> None:
         if isinstance(event, Exited):
             self._processes.pop(event.engine_id, None)
-            _trim_memory()
+            give_back()
         memory = self._memory() if self._policy.needs_memory(event) else NO_MEMORY
         for effect in self._policy.handle(event, self._clock.monotonic(), memory):
             self._perform(effect)
@@ -379,11 +378,3 @@ def _fresh(error: FtmanError) -> FtmanError:
     copy = type(error)(error.message, hint=error.hint, code=error.code, status=error.status)
     copy.__dict__.update(error.__dict__)
     return copy
-
-
-def _trim_memory() -> None:
-    """Give freed heap pages back to the system (glibc only); tokenizers go with their engine."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "malloc_trim"):
-            libc.malloc_trim(0)

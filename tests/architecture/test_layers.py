@@ -16,6 +16,7 @@ FTMAN = {
     "ftman.files": 0,
     "ftman.clock": 0,
     "ftman.faults": 0,
+    "ftman.memory": 0,
     "ftman.chat": 1,
     "ftman.supervisor.policy": 1,
     "ftman.supervisor.policy_breaker": 1,
