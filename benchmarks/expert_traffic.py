@@ -1,17 +1,18 @@
 """Which experts cross the link, and what that costs: miss rates, divisions of misses, prefill.
 
 Every time here is virtual (ftengine/device/clock.py); nothing is measured and no GPU is needed.
-Writes docs/expert_traffic.svg, and a .png beside it where matplotlib is installed.
+Writes benchmarks/results/expert_traffic.png where matplotlib is installed (the dev extra). Traces
+are synthetic, with the locality that the paper published, or recorded (benchmarks/data).
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.common import ROOT, report
-from benchmarks.line_chart import Line, write_png, write_svg
+from benchmarks.line_chart import MISSING, Line, Panel, can_draw, write_png
 from ftengine.device.clock import CLOCK_NAME
 from ftengine.experts.traces import Trace, read_trace
 from ftengine.forecast.locality import (
@@ -23,6 +24,7 @@ from ftengine.forecast.locality import (
 )
 from ftengine.forecast.strategies import (
     CASES,
+    Case,
     Contest,
     run_contest,
     run_decode_after_prefill,
@@ -41,10 +43,16 @@ PUBLISHED = {("qwen-like", 0.37): (16, 41, 62), ("deepseek-like", 0.11): (39, 59
 PROMPT_TOKENS = 8192
 TURN_TOKENS = 20
 WINDOW = 100
+MACHINES = tuple({case.device: case for case in reversed(CASES)}.values())
+"""One case for each machine."""
+RECORDED = ROOT / "benchmarks" / "data"
+RECORDED_SHARE = 0.5
+RECORDED_ROW_BYTES = 2 << 20
+"""Traces carry no sizes; this is about an expert of 576 x 1536 at 4 to 5 bits, or of 2048 x 512."""
 
 
 def main() -> None:
-    """Print the tables, write the chart, print one JSON line."""
+    """Print the tables, draw the chart, print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, action="append", default=[], help="a recorded trace")
     parser.add_argument("--steps", type=int, default=500)
@@ -54,19 +62,30 @@ def main() -> None:
         "qwen-like": qwen_like(8, options.steps, options.seed),
         "deepseek-like": deepseek_like(8, options.steps, options.seed),
     }
-    for path in options.trace:
+    recorded = {}
+    for path in [*sorted(RECORDED.glob("*.trace.jsonl")), *options.trace]:
         with path.open(encoding="utf-8") as lines:
-            traces[path.stem] = read_trace(lines, str(path))
-    misses = {name: miss_table(name, trace) for name, trace in traces.items()}
+            recorded[path.name.partition(".")[0]] = read_trace(lines, str(path))
+    misses = {name: miss_table(name, trace) for name, trace in (traces | recorded).items()}
     draw(misses)
     contests = contest_table(options.steps, options.seed)
+    real = [
+        recorded_row(name, case, trace) for name, trace in recorded.items() for case in MACHINES
+    ]
     prefill = prefill_table(options.seed)
     ratios = {
         "auto_over_best": max(item.auto_over_best for item in contests),
         "auto_over_better_pure": max(item.auto_over_better_pure for item in contests),
+        "auto_over_best_recorded": max(item.auto_over_best for item in real),
+        "auto_over_better_pure_recorded": max(item.auto_over_better_pure for item in real),
         "prefill_over_link": prefill,
         **{f"miss_lru_{n}_{s:.0%}": misses[n]["LRU"][s] for n, s in PUBLISHED},
         **{f"miss_static_{n}_{s:.0%}": misses[n]["static by prefill"][s] for n, s in PUBLISHED},
+        **{
+            f"miss_{word}_{n}_50%": misses[n][label][0.50]
+            for n in recorded
+            for word, label in (("lru", "LRU"), ("static", "static by prefill"))
+        },
     }
     measured = {"clock": CLOCK_NAME, "steps": options.steps, "seed": options.seed}
     report("expert_traffic", {k: round(v, 4) for k, v in ratios.items()}, measured)
@@ -93,20 +112,33 @@ def contest_table(steps: int, seed: int) -> list[Contest]:
     print(f"  {'':<48}" + "".join(f"{word:>11}" for word in header))
     contests = []
     for case in CASES:
-        contest = run_contest(case, steps, seed)
-        contests.append(contest)
-        best = contest.shares[contest.best_share].seconds
-        late = contest.autos[(1.0, 1.0)].late_miss_rate(steps - 100)
-        cells = [
-            f"{contest.best_share:.2f}",
-            *(f"{totals.seconds / best:.3f}" for totals in (contest.fetch, contest.cpu)),
-            f"{contest.auto_over_best:.3f}",
-            *(f"{totals.seconds / best:.3f}" for totals in (contest.forced, contest.rounded)),
-            f"{late:.1%}",
-            f"{contest.auto_over_better_pure:.3f}",
-        ]
-        print(f"  {case.name:<48}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
+        contests.append(run_contest(case, steps, seed))
+        contest_row(case.name, contests[-1], steps)
     return contests
+
+
+def recorded_row(name: str, case: Case, trace: Trace) -> Contest:
+    """The same contest on a recorded trace, with half of its experts in slots."""
+    shape = replace(case.shape, name=name, expert_row_bytes=RECORDED_ROW_BYTES)
+    case = replace(case, shape=shape, share=RECORDED_SHARE)
+    contest = run_contest(case, len(trace.steps), 0, sweep=10, trace=trace)
+    contest_row(case.name, contest, len(trace.steps))
+    return contest
+
+
+def contest_row(name: str, contest: Contest, steps: int) -> None:
+    """Print one line of the contest table."""
+    best = contest.shares[contest.best_share].seconds
+    late = contest.autos[(1.0, 1.0)].late_miss_rate(steps - 100)
+    cells = [
+        f"{contest.best_share:.2f}",
+        *(f"{totals.seconds / best:.3f}" for totals in (contest.fetch, contest.cpu)),
+        f"{contest.auto_over_best:.3f}",
+        *(f"{totals.seconds / best:.3f}" for totals in (contest.forced, contest.rounded)),
+        f"{late:.1%}",
+        f"{contest.auto_over_better_pure:.3f}",
+    ]
+    print(f"  {name:<48}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
 
 def prefill_table(seed: int) -> float:
@@ -146,17 +178,27 @@ def prefill_table(seed: int) -> float:
 
 
 def draw(misses: dict[str, dict[str, dict[float, float]]]) -> None:
-    """The chart: one line per trace and placement."""
-    lines = [
-        Line(f"{label}, {name}", tuple((100 * s, 100 * rate) for s, rate in rates.items()))
-        for name, table in misses.items()
-        for label, rates in table.items()
-    ]
-    target = ROOT / "docs" / "expert_traffic.svg"
-    title = "Decode miss rate (%) against the share of the expert pool in slots (%)"
-    write_svg(target, title, lines)
-    if importlib.util.find_spec("matplotlib") is not None:
-        write_png(target.with_suffix(".png"), title, lines)
+    """The chart: a panel per trace, a line per placement, the published points beside them."""
+    if not can_draw():
+        print(f"\n{MISSING}")
+        return
+    panels = []
+    for name, table in misses.items():
+        lines = tuple(
+            Line(label, tuple((100 * share, 100 * rate) for share, rate in rates.items()))
+            for label, rates in table.items()
+        )
+        points = [(100 * s, found) for (n, s), found in PUBLISHED.items() if n == name]
+        marks = tuple(
+            Line(f"paper, {word}", ((share, found[place]),))
+            for share, found in points
+            for place, word in enumerate(("followed", "set at prefill", "static"))
+        )
+        panels.append(Panel(name, lines, marks))
+    target = ROOT / "benchmarks" / "results" / "expert_traffic.png"
+    axes = ("share of the expert pool in slots (%)", "experts not in a slot (%)")
+    write_png(target, "Misses while decoding, by placement", axes, panels)
+    print(f"\nchart: {target.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

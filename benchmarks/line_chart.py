@@ -1,15 +1,17 @@
-"""A line chart of percentages: SVG by hand, PNG where matplotlib is installed."""
+"""Charts of percentages as PNG, by matplotlib (in the dev extra); one panel a group of lines."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import escape
 
-_WIDTH, _HEIGHT = 720, 420
-_LEFT, _TOP, _RIGHT, _BOTTOM = 48, 36, 220, 36
-_COLOURS = ("#1b6ca8", "#d1495b", "#3b8e5a", "#8d6cab", "#c98b2b", "#555555")
+_COLOURS = ("#1b6ca8", "#d1495b", "#3b8e5a")
+MISSING = (
+    "matplotlib is not installed, so no chart is drawn: pip install -c constraints.txt matplotlib"
+)
 
 
 @dataclass(frozen=True)
@@ -20,56 +22,52 @@ class Line:
     points: tuple[tuple[float, float], ...]
 
 
-def write_svg(path: Path, title: str, lines: list[Line]) -> None:
-    """One self-contained SVG file."""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        'font-family="sans-serif" font-size="11">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="20" font-size="13">{escape(title)}</text>',
-    ]
-    for percent in range(0, 101, 20):
-        x, y = _place(percent, percent)
-        parts += [
-            f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" stroke="#dddddd"/>',
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{percent}</text>',
-            f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{percent}</text>',
-        ]
-    for idx, line in enumerate(lines):
-        parts += _line(idx, line)
-    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")
+@dataclass(frozen=True)
+class Panel:
+    """Lines that are compared with one another, and single points from somewhere else."""
+
+    title: str
+    lines: tuple[Line, ...]
+    marks: tuple[Line, ...] = ()
 
 
-def write_png(path: Path, title: str, lines: list[Line]) -> None:
-    """The same chart by matplotlib."""
-    matplotlib = importlib.import_module("matplotlib")
-    matplotlib.use("Agg")
+def can_draw() -> bool:
+    """Whether matplotlib is there."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def write_png(path: Path, title: str, axes: tuple[str, str], panels: Sequence[Panel]) -> None:
+    """One row of panels with the same axes; the same lines have the same colours everywhere.
+
+    Raises: ImportError where matplotlib is missing; ask can_draw first.
+    """
+    importlib.import_module("matplotlib").use("Agg")
     pyplot = importlib.import_module("matplotlib.pyplot")
-    figure, axes = pyplot.subplots(figsize=(9, 5))
-    for line in lines:
-        axes.plot(*zip(*line.points, strict=True), marker="o", markersize=3, label=line.label)
-    axes.set_title(title, fontsize=10)
-    axes.set_xlim(0, 100)
-    axes.set_ylim(0, 100)
-    axes.legend(fontsize=8)
+    size = (0.6 + 4.4 * len(panels), 4.6)
+    figure, places = pyplot.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for panel, place in zip(panels, places[0], strict=True):
+        for line, colour in zip(panel.lines, _COLOURS, strict=False):
+            place.plot(
+                *zip(*line.points, strict=True), "o-", color=colour, markersize=4, label=line.label
+            )
+        for mark, colour in zip(panel.marks, _COLOURS, strict=False):
+            place.plot(
+                *zip(*mark.points, strict=True),
+                linestyle="none",
+                marker="X",
+                markersize=10,
+                color=colour,
+                markeredgecolor="black",
+                label=mark.label,
+            )
+        place.set_title(panel.title, fontsize=10)
+        place.set_xlabel(axes[0], fontsize=9)
+        place.set_xlim(0, 100)
+        place.set_ylim(0, 102)
+        place.grid(alpha=0.3)
+        place.legend(fontsize=8, loc="best")
+    places[0][0].set_ylabel(axes[1], fontsize=9)
+    figure.suptitle(title, fontsize=12)
+    figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-
-
-def _line(idx: int, line: Line) -> list[str]:
-    colour = _COLOURS[idx % len(_COLOURS)]
-    places = [_place(x, y) for x, y in line.points]
-    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    key = _TOP + 14 + 18 * idx
-    start = _WIDTH - _RIGHT + 12
-    return [
-        f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>',
-        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{colour}"/>' for x, y in places),
-        f'<path d="M{start} {key - 4}h18" stroke="{colour}" stroke-width="1.8"/>',
-        f'<text x="{start + 24}" y="{key}">{escape(line.label)}</text>',
-    ]
-
-
-def _place(x: float, y: float) -> tuple[float, float]:
-    wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    return _LEFT + wide * x / 100, _TOP + high * (1 - y / 100)

@@ -9,11 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-PROTOCOL_VERSION = (1, 0)
-"""(major, minor). A manager refuses an engine of another major version."""
+PROTOCOL_VERSION = (1, 1)
+"""(major, minor). A manager refuses an engine of another major version or an older minor one.
+1.1: constraint, notes, /embed."""
+
+CONTROL_TOKEN = re.compile(
+    r"[<\[]/?(?:[^<>\[\]\s]*[|\uff5c_][^<>\[\]\s]*"
+    r"|think|thinking|thought|reasoning|tools?|inst|args|image|audio|video|channel|turn|message)"
+    r"[>\]]",
+    re.IGNORECASE,
+)
+"""Added tokens that steer a chat though their files do not call them special. Both ends treat them
+as special. HTML tags, which some vocabularies add too, are ordinary text."""
+
+CONSTRAINT_KINDS = ("json", "json_schema", "regex", "lark")
+POOLINGS = ("mean", "last", "cls")
 
 CHECKSUM_WRONG = "its checksum is wrong"
 """Part of an error's text when a model's bytes have changed at rest: a pull repairs them."""
@@ -56,6 +70,28 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Constraint:
+    """What a reply must look like, from its first token on.
+
+    kind "json": any JSON object, without text. "json_schema", "regex", "lark": text is the schema,
+    a regular expression of the whole reply, or a grammar in llguidance's dialect of Lark. There a
+    special token (also one that matches CONTROL_TOKEN) is written <name>, or <[id]> whatever its
+    name; no regular expression matches it. A stop token is allowed once the grammar is fulfilled. A
+    text that cannot be compiled is refused with code "bad_constraint" and the reason.
+    """
+
+    kind: str
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        _check(
+            self.kind in CONSTRAINT_KINDS,
+            "constraint.kind",
+            "must be one of " + ", ".join(CONSTRAINT_KINDS),
+        )
+
+
+@dataclass(frozen=True)
 class GenerateRequest:
     """POST /generate: continue `token_ids`.
 
@@ -73,6 +109,7 @@ class GenerateRequest:
     logprobs: int | None = None
     prompt_logprobs: bool = False
     deadline_s: float | None = None
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         _check(len(self.token_ids) > 0, "token_ids", "must not be empty")
@@ -82,7 +119,10 @@ class GenerateRequest:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log probability of one token under the model's own distribution (before temperature)."""
+    """Log probability of one token under the model's own distribution.
+
+    That is before bias, penalties, constraint, filters and temperature.
+    """
 
     token_id: int
     logprob: float
@@ -111,7 +151,9 @@ class TokenEvent:
 class FinishEvent:
     """Last line of a generation that ended well. reason: "stop", "length" or "abort".
 
-    Units: seconds; prompt_tokens includes cached_tokens. stop_token_id is the id that ended it.
+    Units: seconds; prompt_tokens includes cached_tokens. stop_token_id is the id that ended it; a
+    reply that fulfilled its constraint ends with "stop" without one. notes: for the user, what of a
+    constraint was not enforced.
     """
 
     reason: str
@@ -123,6 +165,7 @@ class FinishEvent:
     decode_s: float
     stop_token_id: int | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    notes: tuple[str, ...] = ()
     type: str = "finish"
 
 
@@ -137,6 +180,42 @@ class ErrorEvent:
 
 
 Event = ProgressEvent | TokenEvent | FinishEvent | ErrorEvent
+
+
+@dataclass(frozen=True)
+class EmbedRequest:
+    """POST /embed: one vector for each of `inputs`, lists of token ids.
+
+    pooling: over the hidden states after the last norm of an input's own tokens: "mean", "last" or
+    "cls" (the first token's). normalize: to length 1. dimensions: keep the first so many numbers
+    and, where normalize is set, normalise again; None = all.
+    """
+
+    request_id: str
+    inputs: tuple[tuple[int, ...], ...]
+    pooling: str = "mean"
+    normalize: bool = True
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(len(self.inputs) > 0, "inputs", "must not be empty")
+        _check(all(len(item) > 0 for item in self.inputs), "inputs", "must not hold an empty list")
+        _check(self.pooling in POOLINGS, "pooling", "must be one of " + ", ".join(POOLINGS))
+        _check(self.dimensions is None or self.dimensions >= 1, "dimensions", "must be 1 or more")
+
+
+@dataclass(frozen=True)
+class EmbedReply:
+    """Answer of POST /embed. vectors: base64 of little-endian float32, in the order of the inputs.
+
+    Units: dimensions numbers a vector; prompt_tokens over all inputs; seconds.
+    """
+
+    vectors: tuple[str, ...]
+    dimensions: int
+    prompt_tokens: int
+    queue_s: float
+    compute_s: float
 
 
 @dataclass(frozen=True)
@@ -373,6 +452,12 @@ def _ints(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _lists_of_ints(value: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list | tuple):
+        raise TypeError
+    return tuple(_ints(item) for item in value)
+
+
 def _version(value: Any) -> tuple[int, int]:
     major, minor = _ints(value)
     return major, minor
@@ -392,6 +477,12 @@ def _string_map(value: Any) -> dict[str, str]:
 
 def _sampling(value: Any) -> Sampling:
     return value if isinstance(value, Sampling) else _build(Sampling, dict(value), "sampling")
+
+
+def _optional_constraint(value: Any) -> Constraint | None:
+    if value is None or isinstance(value, Constraint):
+        return value
+    return _build(Constraint, dict(value), "constraint")
 
 
 def _logprob(value: Any) -> TokenLogprob:
@@ -423,7 +514,9 @@ _CONVERTERS: dict[str, Any] = {
     "tuple[tuple[int, float], ...]": _pairs,
     "tuple[str, ...]": _strings,
     "dict[str, str]": _string_map,
+    "tuple[tuple[int, ...], ...]": _lists_of_ints,
     "Sampling": _sampling,
+    "Constraint | None": _optional_constraint,
     "ExpertStats | None": _optional_experts,
     "tuple[TokenLogprob, ...]": _logprobs,
     "tuple[TokenLogprob | None, ...]": _optional_logprobs,

@@ -46,6 +46,8 @@ class Calibration:
         self._engine = engine
         self._command = tuple(command)
         self._busy = asyncio.Lock()
+        self.current: Step | None = None
+        """How far a measurement under way is; None while there is none."""
 
     def key(self) -> str:
         """Changes whenever the measured rates may."""
@@ -88,12 +90,15 @@ class Calibration:
             env=engine_environment(),
             start_new_session=True,
         )
+        self.current = Step("start", 0, 0)
         try:
             async for step in _steps(process):
+                self.current = step
                 if step.profile is not None:
                     await asyncio.to_thread(self._keep, step.profile)
                 yield step
         finally:
+            self.current = None
             await _end(process)
 
     def _keep(self, profile: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Asks the engine's forecast about an installed model; the numbers are the engine's, never ours.
+"""Asks the engine's forecast about a model; the numbers are the engine's, never ours.
 
 What is forecast stands in `ftengine.forecast`; here lives the child process, and this machine put
 into the words of a device profile.
@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftman.catalog.catalog import Catalog
 from ftman.config import engine_environment
 from ftman.errors import FtmanError, UsageError
 from ftman.supervisor import hardware
@@ -22,33 +21,39 @@ from ftman.supervisor import hardware
 COMMAND = (sys.executable, "-m", "ftengine.forecast")
 TIMEOUT_S = 30.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-DEFAULT_CONTEXT_TOKENS = 32768
+_UNMEASURED_BYTES_PER_S = 1.0
+"""Stands for a rate nobody has measured: memory does not depend on it, and times are left out."""
+_TIMES = ("tokens_per_s", "ttft_s", "strategy")
 
 
 async def ask(
-    ftw: Path,
+    model: Path | Mapping[str, Any],
     machine: str | Mapping[str, Any],
-    context_tokens: int,
+    context_tokens: int | None,
     command: Sequence[str] = COMMAND,
 ) -> Mapping[str, Any]:
-    """One forecast. machine: a packaged profile's name, or values as `this_machine` gives them.
+    """One forecast. model: an FTW folder, or a converter's plan; context None = the usual one.
 
+    machine: a packaged profile's name, or values as `this_machine` gives them.
     Raises: UsageError with the engine's words, FtmanError when the child fails.
     """
-    arguments = [*command, "--ftw", str(ftw), "--context", str(context_tokens)]
+    plan = None if isinstance(model, Path) else json.dumps(dict(model)).encode()
+    arguments = [*command, *(("--shape", "-") if plan is not None else ("--ftw", str(model)))]
+    if context_tokens is not None:
+        arguments += ["--context", str(context_tokens)]
     if isinstance(machine, str):
         arguments += ["--device", machine]
     else:
         arguments += ["--machine", json.dumps(dict(machine))]
     process = await asyncio.create_subprocess_exec(
         *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.DEVNULL if plan is None else asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env=engine_environment(),
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        output, _ = await asyncio.wait_for(process.communicate(plan), TIMEOUT_S)
         value = json.loads(output)
     except asyncio.TimeoutError:
         raise FtmanError(f"the forecast gave no answer in {TIMEOUT_S:.0f} s") from None
@@ -67,48 +72,65 @@ async def ask(
     return answer
 
 
-def this_machine(profile: Mapping[str, Any], ram_bytes: int) -> dict[str, Any]:
-    """The CPU of this machine as a profile, from its calibration. It has no link of its own."""
-    rate = min(profile["expert_bytes_per_s"].values(), default=profile["read_bytes_per_s"])
+def this_machine(profile: Mapping[str, Any] | None, ram_bytes: int) -> dict[str, Any]:
+    """The CPU of this machine as a profile, from its calibration. It has no link of its own.
+
+    profile None: not measured yet; then only what the forecast says of memory means something.
+    """
     values = {
         "name": "this machine",
-        "title": f"{profile['threads']} threads, {profile['target']}",
+        "title": "not measured yet",
         "vram_bytes": 0,
         "ram_bytes": ram_bytes,
-        "device_bytes_per_s": rate,
-        "device_flops_per_s": rate,
-        "link_bytes_per_s": rate,
-        "host_bytes_per_s": rate,
         "host_left_bytes_per_s": 0,
     }
-    if profile.get("disk_bytes_per_s"):
-        values["disk_bytes_per_s"] = profile["disk_bytes_per_s"]
-    return values
+    rate = _UNMEASURED_BYTES_PER_S
+    if profile is not None:
+        rate = min(profile["expert_bytes_per_s"].values(), default=profile["read_bytes_per_s"])
+        values["title"] = f"{profile['threads']} threads, {profile['target']}"
+        if profile.get("disk_bytes_per_s"):
+            values["disk_bytes_per_s"] = profile["disk_bytes_per_s"]
+    rated = ("device_bytes_per_s", "device_flops_per_s", "link_bytes_per_s", "host_bytes_per_s")
+    return values | dict.fromkeys(rated, rate)
 
 
 async def forecast_of(
-    catalog: Catalog,
+    model: Path | Mapping[str, Any],
     profile: Mapping[str, Any] | None,
-    name: str,
     device: str,
     context_tokens: int | None,
 ) -> Mapping[str, Any]:
-    """A forecast for an installed model. device "" is this machine, by its calibration.
+    """A forecast; device "" is this machine, by its calibration.
 
-    Raises: NotFoundError; UsageError where this machine has not been measured.
+    Raises: UsageError where this machine has not been measured.
     """
-    ftw = catalog.find(name).ftw_path
-    context = DEFAULT_CONTEXT_TOKENS if context_tokens is None else context_tokens
-    if context < 1:
-        raise UsageError(f"context must be 1 or more, got {context}")
+    _check_question(device, context_tokens)
     if device:
-        # Over HTTP only names are taken: a path would have this process read files for a client.
-        if not _NAME.fullmatch(device):
-            raise UsageError(f"device {device!r} is not the name of a profile")
-        return await ask(ftw, device, context)
+        return await ask(model, device, context_tokens)
     if profile is None:
         raise UsageError(
             "this machine has not been measured yet: run `ft calibrate` first, or name a machine "
             "with --device"
         )
-    return await ask(ftw, this_machine(profile, hardware.memory().total_bytes), context)
+    ram_bytes = hardware.memory().total_bytes
+    return await ask(model, this_machine(profile, ram_bytes), context_tokens)
+
+
+async def memory_here(
+    plan: Mapping[str, Any], profile: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """What a model would do on this machine; without times where it has not been measured."""
+    ram_bytes = hardware.memory().total_bytes
+    answer = dict(await ask(plan, this_machine(profile, ram_bytes), None))
+    answer["machine_ram_bytes"] = ram_bytes
+    for key in _TIMES if profile is None else ():
+        answer.pop(key, None)
+    return answer
+
+
+def _check_question(device: str, context_tokens: int | None) -> None:
+    if context_tokens is not None and context_tokens < 1:
+        raise UsageError(f"context must be 1 or more, got {context_tokens}")
+    # Over HTTP only names are taken: a path would have this process read files for a client.
+    if device and not _NAME.fullmatch(device):
+        raise UsageError(f"device {device!r} is not the name of a profile")

@@ -1,6 +1,7 @@
-"""python -m ftengine.convert run | plan | families | local SRC DST [--derive upcycle:8:2]
+"""python -m ftengine.convert run | plan | outline | repair | remake | families
+python -m ftengine.convert local SRC DST [--derive upcycle:8:2]
 
-run and plan speak the line protocol of protocol.py on stdin and stdout; stderr is the log.
+All but the last two speak the line protocol of protocol.py on stdin and stdout; stderr is the log.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 from ftengine.config import fault_plan
 from ftengine.convert.convert import FULL_ERRNOS, SPARE_BYTES, disk_full, run_job
 from ftengine.convert.local import convert_folder
-from ftengine.convert.plan import plan_job
-from ftengine.convert.protocol import Derive, Job, Link, PipeLink, parse_derive
+from ftengine.convert.plan import outline_job, plan_job
+from ftengine.convert.protocol import Derive, Job, Link, PipeLink, parse_derive, parse_job
+from ftengine.convert.remake import RemakeJob, parse_remake, run_remake
+from ftengine.convert.repair import parse_damage, repair_job
 from ftengine.errors import EngineError, LoadError
 from ftengine.models.families import FAMILIES
 from ftman import faults, files
@@ -40,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="convert, over the line protocol")
     commands.add_parser("plan", help="read headers only and tell what a conversion costs")
+    commands.add_parser("outline", help="plan, or the sizes of a model that is not built yet")
+    commands.add_parser("repair", help="make damaged blocks of a converted folder anew")
+    commands.add_parser("remake", help="quantise a converted model, or merge an adapter into it")
     commands.add_parser("families", help="print the built model families as JSON")
     local = commands.add_parser("local", help="convert a folder or a GGUF file of this machine")
     local.add_argument("source", type=Path)
@@ -67,14 +73,22 @@ def _speak(command: str) -> int:
     link = PipeLink(0, sys.stdout.buffer)
     signal.signal(signal.SIGTERM, lambda *_: link.stop())
     signal.signal(signal.SIGINT, lambda *_: link.stop())
-    seen: list[Job] = []
+    seen: list[Job | RemakeJob] = []
 
     def work() -> dict[str, Any]:
-        job = link.receive_job()
+        if command == "remake":
+            remake = parse_remake(link.receive_first("remake"))
+            seen.append(remake)
+            return {"result": run_remake(remake, link)}
+        first = link.receive_first("job")
+        job = parse_job(first)
         seen.append(job)
+        if command == "repair":
+            return {"repair": repair_job(job, parse_damage(first.get("damage")), link)}
         handlers: dict[str, Callable[[Job, Link], dict[str, Any]]] = {
             "run": run_job,
             "plan": plan_job,
+            "outline": outline_job,
         }
         key = "result" if command == "run" else "plan"
         return {key: handlers[command](job, link)}

@@ -7,13 +7,14 @@ from collections import defaultdict
 from ftengine.convert.source import SourceTensor
 from ftengine.errors import LoadError
 from ftengine.loader.ftw import ALIGN_BYTES, FtwBank, FtwPart
-from ftengine.loader.stored import SCALE_FORMATS
-from ftengine.models.weight_names import Place, WantedBank
+from ftengine.loader.stored import SCALE_FORMATS, VECTOR_LAYOUT
+from ftengine.models.weight_names import BIAS_PARTS, Place, WantedBank
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import QuantFormat
 
 ROWS_LAYOUT = "rows"
 PAIR_LAYOUT = panel32.LAYOUT + ".pair"
+_BIAS = "bias"
 
 
 def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTensor]]) -> FtwBank:
@@ -24,14 +25,16 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
         if tensor.role:
             continue
         _check_expert_shape(name, wanted, place, tensor)
+        if place.part in BIAS_PARTS and not wanted.bias:
+            raise LoadError(f"{name}: the config has no place for {tensor.name}")
         every = range(wanted.num_experts)
         experts = (place.expert,) if place.expert >= 0 else every
         for part in ("gate", "up") if place.part == "gate_up" else (place.part,):
             if covered[part].intersection(experts):
                 raise LoadError(f"{name}: {part} of an expert is given twice ({tensor.name})")
             covered[part].update(experts)
-            formats["down" if part == "down" else "gate_up"].add(tensor.format)
-    for part in ("gate", "up", "down"):
+            formats[_format_group(part)].add(tensor.format)
+    for part in ("gate", "up", "down", *(BIAS_PARTS if wanted.bias else ())):
         missing = set(range(wanted.num_experts)) - covered[part]
         if missing:
             raise LoadError(f"{name}: {part} of expert {min(missing)} is missing")
@@ -42,17 +45,50 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
                 code="unsupported_format",
             )
     pair, down = (format_named(min(formats[part])) for part in ("gate_up", "down"))
-    return _bank(name, wanted, pair, down)
+    bias = format_named(min(formats[_BIAS])) if wanted.bias else None
+    return laid_out_bank(name, wanted, pair, down, bias)
 
 
-def _bank(name: str, wanted: WantedBank, pair: QuantFormat, down: QuantFormat) -> FtwBank:
+def _format_group(part: str) -> str:
+    """Parts of one group must have one format."""
+    return _BIAS if part in BIAS_PARTS else bank_part(part)
+
+
+def bank_part(part: str) -> str:
+    """The part of a bank that takes a part of the checkpoint."""
+    return "gate_up" if part in ("gate", "up") else part
+
+
+def laid_out_bank(
+    name: str,
+    wanted: WantedBank,
+    pair: QuantFormat,
+    down: QuantFormat,
+    bias: QuantFormat | None = None,
+) -> FtwBank:
+    """A bank of these formats, without its place.
+
+    Raises: LoadError for a width no panel has, and for biases whose format is not given.
+    """
+    if wanted.bias and bias is None:
+        raise LoadError(f"{name}: experts with biases cannot be made anew yet")
     hidden, inter = wanted.hidden, wanted.inter
     first = _part("gate_up", pair, 2 * inter, hidden, paired=True)
     down_offset = -(-first.bytes // panel32.PART_ALIGN_BYTES) * panel32.PART_ALIGN_BYTES
     second = _part("down", down, hidden, inter, paired=False, offset=down_offset)
-    end = second.offset + second.bytes
+    parts = [first, second]
+    if bias is not None:
+        for part, size in zip(BIAS_PARTS, (2 * inter, hidden), strict=True):
+            parts.append(_vector(part, bias, size, parts[-1]))
+    end = parts[-1].offset + parts[-1].bytes
     row_bytes = -(-end // ALIGN_BYTES) * ALIGN_BYTES
-    return FtwBank(name, 0, 0, wanted.num_experts, row_bytes, (first, second))
+    return FtwBank(name, 0, 0, wanted.num_experts, row_bytes, tuple(parts))
+
+
+def _vector(name: str, fmt: QuantFormat, size: int, before: FtwPart) -> FtwPart:
+    end = before.offset + before.bytes
+    offset = -(-end // panel32.PART_ALIGN_BYTES) * panel32.PART_ALIGN_BYTES
+    return FtwPart(name, fmt.name, VECTOR_LAYOUT, offset, fmt.row_bytes(size), (size,))
 
 
 def _part(
@@ -78,12 +114,17 @@ def _fits_panels(fmt: QuantFormat, cols: int) -> bool:
 
 
 def _check_expert_shape(name: str, wanted: WantedBank, place: Place, tensor: SourceTensor) -> None:
-    inner = {
+    shapes: dict[str, tuple[int, ...]] = {
         "gate": (wanted.inter, wanted.hidden),
         "up": (wanted.inter, wanted.hidden),
         "gate_up": (2 * wanted.inter, wanted.hidden),
         "down": (wanted.hidden, wanted.inter),
-    }[place.part]
+        "gate_up_bias": (2 * wanted.inter,),
+        "down_bias": (wanted.hidden,),
+    }
+    inner = shapes[place.part]
+    if place.order.startswith("columns"):
+        inner = inner[::-1]
     expected = (wanted.num_experts, *inner) if place.is_stacked else inner
     if tensor.shape != expected:
         raise LoadError(

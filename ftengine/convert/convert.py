@@ -112,7 +112,7 @@ class _Conversion:
         self.done: set[int] = set()
         self.staged: set[int] = set()
         self.pending_bytes = 0
-        self.progress = _Progress(link, sum(p.end - p.start for p in layout.pieces))
+        self.progress = Progress(link, sum(p.end - p.start for p in layout.pieces))
         windows.before_wait = self.commit
 
     def run(self) -> None:
@@ -256,7 +256,7 @@ class _Conversion:
         small["source.json"] = source_json(self.source, self.job)
         for name, data in small.items():
             files.write_atomic(self.job.target / name, data)
-        checking = _Progress(self.link, self.layout.total_bytes, "checking")
+        checking = Progress(self.link, self.layout.total_bytes, "checking")
 
         def on_bytes(count: int) -> None:
             self.windows.poll()
@@ -284,7 +284,7 @@ class _Conversion:
         return origins
 
 
-class _Progress:
+class Progress:
     """Progress lines, at most ten a second."""
 
     def __init__(self, link: Link, total: int, phase: str = "converting"):
@@ -295,6 +295,7 @@ class _Progress:
         self._sent_s = float("-inf")
 
     def add(self, count: int) -> None:
+        """Count bytes; says so when it is time."""
         self._completed += count
         now = clock.SYSTEM.monotonic()
         if now - self._sent_s >= PROGRESS_S or self._completed == self._total:

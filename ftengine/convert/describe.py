@@ -73,7 +73,6 @@ def describe(facts: Facts) -> dict[str, Any]:
     name = facts.family
     if facts.kind == "gguf":
         name = str(facts.settings.get("general.architecture", name))
-    attention = [layer.attention for layer in model.layers]
     return {
         "family": facts.family,
         "details": {
@@ -92,10 +91,9 @@ def describe(facts: Facts) -> dict[str, Any]:
         "eos_ids": list(model.eos_ids),
         "load_bytes": _load_bytes(facts),
         **_memory(facts, model),
-        "kv_bytes_per_token": sum(
-            2 * block.num_kv_heads * block.head_dim * _KV_ITEM_BYTES for block in attention
-        ),
-        "notes": [*facts.notes, *_reference_notes(facts)],
+        "kv_bytes_per_token": model.kv_bytes_per_token(_KV_ITEM_BYTES),
+        "state_bytes_per_sequence": model.state_bytes_per_sequence,
+        "notes": [*facts.notes, *_reference_notes(facts), *model.reference_notes],
     }
 
 

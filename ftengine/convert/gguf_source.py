@@ -25,7 +25,9 @@ _BUILT = {fmt.gguf_type: fmt.name for fmt in FORMATS if fmt.gguf_type is not Non
 
 
 @dataclass(frozen=True)
-class _Part:
+class GgufPart:
+    """One file: its number in the job and its header."""
+
     number: int
     file: SourceFile
     header: gguf.GgufHeader
@@ -36,7 +38,7 @@ def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
 
     Raises: LoadError, FormatError naming the file and the reason.
     """
-    parts = _read_parts(job, kept)
+    parts = read_parts(job, kept)
     first = parts[0]
     values, where = first.header.values, first.file.name
     settings = GgufSettings(values, where)
@@ -62,8 +64,11 @@ def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
     )
 
 
-def _read_parts(job: Job, kept: KeptRanges) -> list[_Part]:
-    """Headers of one file, or of every part of a split file in order."""
+def read_parts(job: Job, kept: KeptRanges, *, any_family: bool = False) -> list[GgufPart]:
+    """Headers of one file, or of every part of a split file in order.
+
+    Raises: LoadError; for an unbuilt architecture too, unless `any_family`.
+    """
     listed = [(n, item) for n, item in enumerate(job.files)]
     chosen = [(n, item) for n, item in listed if item.name.lower().endswith(".gguf")]
     if not chosen and len(listed) == 1:
@@ -75,13 +80,13 @@ def _read_parts(job: Job, kept: KeptRanges) -> list[_Part]:
         def fetch(start: int, end: int, number: int = number) -> bytes:
             return kept.fetch(number, start, end)
 
-        parts.append(_Part(number, item, gguf.read_header(fetch, item.bytes, item.name)))
-        if len(parts) == 1:
+        parts.append(GgufPart(number, item, gguf.read_header(fetch, item.bytes, item.name)))
+        if len(parts) == 1 and not any_family:
             _refuse_early(parts[0])
     return parts
 
 
-def _refuse_early(part: _Part) -> None:
+def _refuse_early(part: GgufPart) -> None:
     """An unbuilt architecture is refused before the headers of the other parts are asked for."""
     values = part.header.values
     settings = GgufSettings(values, part.file.name)
@@ -105,7 +110,7 @@ def _check_parts(names: list[str]) -> None:
         )
 
 
-def _tensors(parts: list[_Part]) -> tuple[SourceTensor, ...]:
+def _tensors(parts: list[GgufPart]) -> tuple[SourceTensor, ...]:
     found: list[SourceTensor] = []
     for part in parts:
         for tensor in part.header.tensors:
@@ -130,7 +135,7 @@ def _tensors(parts: list[_Part]) -> tuple[SourceTensor, ...]:
     return tuple(found)
 
 
-def _rope_factors(parts: list[_Part], kept: KeptRanges) -> tuple[float, ...] | None:
+def _rope_factors(parts: list[GgufPart], kept: KeptRanges) -> tuple[float, ...] | None:
     """Values of rope_freqs.weight, read now because they belong to the config."""
     for part in parts:
         for tensor in part.header.tensors:

@@ -69,7 +69,7 @@ def plan_layout(source: Checkpoint, derive: Derive | None) -> Layout:
     beside = {(place.name, tensor.role): tensor for place, tensor in places if not place.part}
     banks = _plan_banks(model, places)
     regions = list(_ordered_regions(model, dense, beside, banks, derive))
-    placed, shards = _assign(regions)
+    placed, shards = assign(regions)
     tensors = tuple(item for item in placed if isinstance(item, FtwTensor))
     permuted = source.kind == "gguf" and source.family.gguf_permuted
     made = {name for name in wanted_tensors(model) if name not in dense}
@@ -196,7 +196,7 @@ def _with_scales(
         yield FtwTensor(names[role], 0, 0, item.end - item.start, item.shape, item.format)
 
 
-def _assign(
+def assign(
     regions: Iterable[FtwTensor | FtwBank],
 ) -> tuple[list[FtwTensor | FtwBank], tuple[int, ...]]:
     """Give every region its shard and offset; a shard ends before it would pass SHARD_BYTES."""

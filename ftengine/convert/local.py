@@ -8,6 +8,7 @@ from typing import Any
 
 from ftengine.convert.convert import run_job
 from ftengine.convert.plan import plan_job
+from ftengine.convert.pooling import POOLING_FILE
 from ftengine.convert.protocol import Derive, Have, Job, SourceFile
 from ftengine.errors import RequestError
 
@@ -78,6 +79,9 @@ def local_job(
     """
     kind, found = _find_files(src)
     paths = {path.name: path for path in sorted(found)}
+    pooling = src / "1_Pooling" / "config.json"
+    if pooling.is_file():
+        paths[POOLING_FILE] = pooling
     listed = tuple(SourceFile(item, path.stat().st_size) for item, path in sorted(paths.items()))
     return Job(kind, listed, dst.absolute(), derive, name), paths
 

@@ -10,8 +10,11 @@ from ftengine.convert.source import FACTOR, SCALES
 from ftengine.loader.ftw import FtwPart
 from ftengine.loader.joined import Scales, joined_rows
 from ftengine.loader.stored import SCALE_FORMATS
-from ftengine.quant import panel32
+from ftengine.models.weight_names import BIAS_PARTS
+from ftengine.quant import format_named, panel32
 from ftengine.quant.base import Bytes
+
+_COLUMNS, _IN_TURN = "columns", "in_turn"
 
 Members = list[tuple[Piece, bytearray]]
 
@@ -21,17 +24,36 @@ def packed_part(part: FtwPart, members: Members) -> Bytes:
 
     members: the pieces of the part, in any order.
     """
+    if part.name in BIAS_PARTS:
+        return _vector(part, members[0])
     if part.name == "down":
         rows = _rows(part, members, "down")
         return rows.reshape(-1) if _is_plain(part) else panel32.pack(part.format, rows)
     if members[0][0].part == "gate_up":
         both = _rows(part, members, "gate_up")
-        gate, up = both[: part.shape[0] // 2], both[part.shape[0] // 2 :]
+        gate, up = _apart(both, members[0][0].order)
     else:
         gate, up = _rows(part, members, "gate"), _rows(part, members, "up")
     if _is_plain(part):
         return np.concatenate([gate.reshape(-1), up.reshape(-1)])
     return panel32.pack_pair(part.format, gate, up)
+
+
+def _vector(part: FtwPart, member: tuple[Piece, bytearray]) -> Bytes:
+    """A bias; that of gate before that of up. Shape: uint8 [part.bytes]."""
+    piece, data = member
+    items = np.frombuffer(data, np.uint8).reshape(part.shape[0], -1)
+    if piece.order != _IN_TURN:
+        return items.reshape(-1)
+    return np.concatenate(_apart(items, piece.order)).reshape(-1)
+
+
+def _apart(rows: Bytes, order: str) -> tuple[Bytes, Bytes]:
+    """gate and up out of the rows of both."""
+    if order.endswith(_IN_TURN):
+        return np.ascontiguousarray(rows[0::2]), np.ascontiguousarray(rows[1::2])
+    half = rows.shape[0] // 2
+    return rows[:half], rows[half:]
 
 
 def _is_plain(part: FtwPart) -> bool:
@@ -46,9 +68,13 @@ def _rows(part: FtwPart, members: Members, name: str) -> Bytes:
         if piece.part == name
     }
     piece, codes = found[""]
+    if piece.order.startswith(_COLUMNS):
+        item = format_named(part.format).block_bytes
+        turned = codes.reshape(part.shape[1], part.shape[0], item).swapaxes(0, 1)
+        return np.ascontiguousarray(turned).reshape(part.shape[0], -1)
     if part.format not in SCALE_FORMATS:
         return codes.reshape(-1, piece.row_bytes)
-    count = part.shape[0] if name == "down" else part.shape[0] // 2
+    count = part.shape[0] // 2 if name in ("gate", "up") else part.shape[0]
     scale, scale_data = found[SCALES]
     factor = found[FACTOR][1] if FACTOR in found else None
     shape = (count, part.shape[1])

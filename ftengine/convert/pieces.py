@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ftengine.convert.bank_plan import bank_part
 from ftengine.convert.source import SourceTensor
 from ftengine.loader.stored import SCALE_FORMATS, code_bytes
 from ftengine.models.spec import ModelConfig
@@ -25,6 +26,7 @@ class Piece:
     part is empty for dense rows; expert is COPIED where every row gets the same bytes. heads
     above 0: the rows are that many heads in interleaved rope order and are to be un-permuted.
     role: as SourceTensor has it. stage: where these bytes wait for their partners, if they must.
+    order: as Rule has it.
     """
 
     file: int
@@ -39,6 +41,7 @@ class Piece:
     expert: int = COPIED
     role: str = ""
     stage: int = 0
+    order: str = ""
 
 
 def region_name(name: str, role: str) -> str:
@@ -77,6 +80,7 @@ def _expert_pieces(place: Place, tensor: SourceTensor, stage: int) -> Iterator[P
             expert=place.expert,
             role=tensor.role,
             stage=stage,
+            order=place.order,
         )
         return
     size = (tensor.end - tensor.start) // tensor.shape[0]
@@ -91,7 +95,9 @@ def _expert_pieces(place: Place, tensor: SourceTensor, stage: int) -> Iterator[P
             row_bytes,
             part=place.part,
             expert=expert,
+            role=tensor.role,
             stage=stage + expert * size,
+            order=place.order,
         )
 
 
@@ -132,10 +138,10 @@ def _dense_pieces(
 
 def groups_of(pieces: tuple[Piece, ...]) -> dict[int, tuple[int, ...]]:
     """Number of a piece -> all pieces that make up its part of its expert, itself included."""
-    found: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+    found: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for number, piece in enumerate(pieces):
         if piece.part:
-            found[piece.name, piece.expert, piece.part == "down"].append(number)
+            found[piece.name, piece.expert, bank_part(piece.part)].append(number)
     return {number: tuple(group) for group in found.values() for number in group}
 
 

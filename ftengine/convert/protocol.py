@@ -114,10 +114,14 @@ class PipeLink:
 
     def receive_job(self) -> Job:
         """The first line. Raises: RequestError naming the field, StoppedError at end of input."""
+        return parse_job(self.receive_first("job"))
+
+    def receive_first(self, key: str) -> Any:
+        """What stands under `key` in the first line. Raises: RequestError, StoppedError."""
         value = self._next(block=True)
-        if value is None or "job" not in value:
-            raise RequestError('the first line must be {"job": {...}}')
-        return parse_job(value["job"])
+        if value is None or key not in value:
+            raise RequestError(f'the first line must be {{"{key}": {{...}}}}')
+        return value[key]
 
     def receive(self, *, block: bool) -> Have | None:
         value = self._next(block=block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ftengine.convert.pooling import POOLING_FILE, pooling_settings
 from ftengine.convert.protocol import Job, SourceFile
 from ftengine.convert.quantised.companions import Listed, source_tensors
 from ftengine.convert.quantised.config import HF_QUANT_CONFIG, plan_of_config
@@ -14,6 +15,7 @@ from ftengine.errors import FormatError, LoadError
 from ftengine.loader import safetensors_header
 from ftengine.models.families import family_of_config
 from ftengine.models.families.base import Family
+from ftengine.models.spec import ModelConfig
 
 _COPIED = ("tokenizer.json", "special_tokens_map.json", "generation_config.json")
 _INDEX = "model.safetensors.index.json"
@@ -24,7 +26,7 @@ def read_safetensors(job: Job, kept: KeptRanges) -> Checkpoint:
 
     Raises: LoadError, FormatError naming the file and the reason.
     """
-    folder = _Folder(job, kept)
+    folder = Folder(job, kept)
     config = folder.object("config.json")
     if config is None:
         raise LoadError("config.json is missing: the folder is not a complete checkpoint")
@@ -34,20 +36,21 @@ def read_safetensors(job: Job, kept: KeptRanges) -> Checkpoint:
     generation = folder.object("generation_config.json") or {}
     config["eos_token_id"] = _union(config.get("eos_token_id"), generation.get("eos_token_id"))
     small, notes = _small_files(folder)
-    tensors = source_tensors(_listed(folder), plan)
+    pooling, told = pooling_settings(folder.object(POOLING_FILE), family.info_name)
+    tensors = source_tensors(listed_tensors(folder), plan)
     return Checkpoint(
         kind="safetensors",
         family=family,
         config=config,
         tensors=tensors,
         small=small,
-        settings=settings_of_config(family, config),
+        settings=settings_of_config(family, config) | pooling,
         files=job.files,
-        notes=notes,
+        notes=(*notes, *told),
     )
 
 
-class _Folder:
+class Folder:
     """The job's files by base name."""
 
     def __init__(self, job: Job, kept: KeptRanges):
@@ -56,6 +59,7 @@ class _Folder:
         self.files = job.files
 
     def bytes_of(self, name: str) -> bytes | None:
+        """A whole small file; None when there is none of that name."""
         number = self.numbers.get(name)
         if number is None:
             return None
@@ -64,6 +68,7 @@ class _Folder:
         return self.kept.fetch(number, 0, item.bytes)
 
     def object(self, name: str) -> dict[str, Any] | None:
+        """A small file as a JSON object. Raises: FormatError."""
         data = self.bytes_of(name)
         return None if data is None else parse_object(data, name)
 
@@ -87,7 +92,7 @@ class _Folder:
         return [(number, self.files[number]) for number in sorted(found.values())]
 
 
-def _listed(folder: _Folder) -> Iterator[Listed]:
+def listed_tensors(folder: Folder) -> Iterator[Listed]:
     """The tensors of all headers, in file order."""
     for number, item in folder.weights():
 
@@ -99,7 +104,7 @@ def _listed(folder: _Folder) -> Iterator[Listed]:
             yield Listed(number, item.name, tensor)
 
 
-def _small_files(folder: _Folder) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def _small_files(folder: Folder) -> tuple[dict[str, bytes], tuple[str, ...]]:
     small: dict[str, bytes] = {}
     for name in _COPIED:
         data = folder.bytes_of(name)
@@ -143,8 +148,7 @@ def _union(*values: Any) -> list[int]:
 def settings_of_config(family: Family, config: Mapping[str, Any]) -> dict[str, Any]:
     """The key-values a GGUF file of this model would have, without its tokenizer."""
     model = family.read_config(config)
-    layer = model.layers[0]
-    arch = family.gguf_archs[0]
+    arch = family.info_name
     name = str(config.get("_name_or_path") or "").rpartition("/")[2]
     values: dict[str, Any] = {
         "general.architecture": arch,
@@ -153,19 +157,13 @@ def settings_of_config(family: Family, config: Mapping[str, Any]) -> dict[str, A
         f"{arch}.context_length": model.context_tokens,
         f"{arch}.embedding_length": model.hidden_size,
         f"{arch}.vocab_size": model.vocab_size,
-        f"{arch}.attention.head_count": layer.attention.num_heads,
-        f"{arch}.attention.head_count_kv": layer.attention.num_kv_heads,
-        f"{arch}.attention.key_length": layer.attention.head_dim,
-        f"{arch}.attention.value_length": layer.attention.head_dim,
         f"{arch}.attention.layer_norm_rms_epsilon": model.norm_eps,
     }
     if name:
         values["general.name"] = name
     if type(config.get("intermediate_size")) is int:
         values[f"{arch}.feed_forward_length"] = config["intermediate_size"]
-    if layer.attention.rope is not None:
-        values[f"{arch}.rope.freq_base"] = layer.attention.rope.theta
-        values[f"{arch}.rope.dimension_count"] = layer.attention.rope.dims
+    values |= _attention_settings(arch, model)
     for moe in model.moe_specs[:1]:
         values[f"{arch}.expert_count"] = moe.router.num_experts
         values[f"{arch}.expert_used_count"] = moe.router.num_experts_per_tok
@@ -174,4 +172,20 @@ def settings_of_config(family: Family, config: Mapping[str, Any]) -> dict[str, A
         values["tokenizer.ggml.eos_token_id"] = model.eos_ids[0]
     if model.bos_id is not None:
         values["tokenizer.ggml.bos_token_id"] = model.bos_id
+    return values
+
+
+def _attention_settings(arch: str, model: ModelConfig) -> dict[str, Any]:
+    """Those of the first layer that attends, rotates, or has a window."""
+    values: dict[str, Any] = {}
+    for spec in model.attention_specs[:1]:
+        values[f"{arch}.attention.head_count"] = spec.num_heads
+        values[f"{arch}.attention.head_count_kv"] = spec.num_kv_heads
+        values[f"{arch}.attention.key_length"] = spec.head_dim
+        values[f"{arch}.attention.value_length"] = spec.head_dim
+    for rope in [spec.rope for spec in model.attention_specs if spec.rope is not None][:1]:
+        values[f"{arch}.rope.freq_base"] = rope.theta
+        values[f"{arch}.rope.dimension_count"] = rope.dims
+    for window in [spec.window for spec in model.attention_specs if spec.window][:1]:
+        values[f"{arch}.attention.sliding_window"] = window
     return values

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ftengine.convert.bank_plan import bank_part
 from ftengine.convert.layout import Layout
 from ftengine.convert.pack_part import packed_part
 from ftengine.convert.pieces import Piece
@@ -65,8 +66,13 @@ class FtwWriter:
         """One part of one expert, or of all, from all its pieces."""
         piece = members[0][0]
         bank = self._banks[piece.name]
-        part = bank.part("down" if piece.part == "down" else "gate_up")
+        part = bank.part(bank_part(piece.part))
         self._write_part(bank, piece.expert, part.offset, packed_part(part, members))
+
+    def write_row(self, name: str, expert: int, at: int, values: Bytes) -> None:
+        """One part of one expert, laid out already. Units: `at` bytes from the row's start."""
+        bank = self._banks[name]
+        self._write(bank, bank.offset + expert * bank.row_bytes + at, values)
 
     def stage(self, piece: Piece, data: bytearray) -> None:
         """Keep a piece until the others of its part arrive."""

@@ -53,6 +53,9 @@ class Device(Protocol):
     def wait(self, event: Event) -> None:
         """Everything computed from now on sees the copies before `event`."""
 
+    def passed(self, event: Event) -> bool:
+        """Whether the copies before `event` have ended; never waits, makes nothing visible."""
+
     def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy inside the device, in order with compute. Shape: uint8 of equal length."""
 

@@ -144,6 +144,11 @@ class EmulatedDevice:
             assert item.staged is not None, "a copy before a passed event is staged"
             item.target[:] = item.staged
 
+    def passed(self, event: Event) -> bool:
+        """Whether the worker has passed `event`."""
+        assert isinstance(event, EmulatedEvent)
+        return event.done.is_set()
+
     def move(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Copy inside the device, at once."""
         target.numpy()[:] = source.numpy()

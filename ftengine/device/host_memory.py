@@ -15,15 +15,25 @@ _NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True)
 class _Names:
-    """Files of one kind of control group. cache: pages given up before memory is refused."""
+    """Files of one kind of control group.
 
-    limit: str
+    limits: the smallest counts; above memory.high a process is slowed down until it stands still.
+    cache: file pages, all of which are given up before memory is refused, as in MemAvailable.
+    """
+
+    limits: tuple[str, ...]
     used: str
-    cache: str
+    cache: tuple[str, ...]
 
 
-_VERSION_1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_VERSION_2 = _Names("memory.max", "memory.current", "inactive_file")
+_VERSION_1 = _Names(
+    ("memory.limit_in_bytes",),
+    "memory.usage_in_bytes",
+    ("total_inactive_file", "total_active_file"),
+)
+_VERSION_2 = _Names(
+    ("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file")
+)
 
 
 def available_bytes(
@@ -71,10 +81,11 @@ def _own_groups(listing: Path, cgroups: Path) -> Iterator[tuple[Path, _Names]]:
 
 
 def _group_bytes(folder: Path, names: _Names) -> int | None:
+    limits = [_limit_bytes(folder / name) for name in names.limits]
+    known = [limit for limit in limits if limit is not None]
+    if not known:
+        return None
     try:
-        limit = (folder / names.limit).read_text("ascii").strip()
-        if limit == "max" or int(limit) >= _NO_LIMIT_BYTES:
-            return None
         used = int((folder / names.used).read_text("ascii"))
         stat = (folder / "memory.stat").read_text("ascii")
     except (OSError, ValueError):
@@ -82,6 +93,14 @@ def _group_bytes(folder: Path, names: _Names) -> int | None:
     cache = 0
     for line in stat.splitlines():
         key, _, value = line.partition(" ")
-        if key == names.cache:
-            cache = int(value)
-    return max(int(limit) - used + cache, 0)
+        if key in names.cache:
+            cache += int(value)
+    return max(min(known) - used + cache, 0)
+
+
+def _limit_bytes(path: Path) -> int | None:
+    try:
+        limit = path.read_text("ascii").strip()
+        return None if limit == "max" or int(limit) >= _NO_LIMIT_BYTES else int(limit)
+    except (OSError, ValueError):
+        return None

@@ -13,6 +13,7 @@ import torch
 
 from ftengine.experts.repack import Rows, same_format, widen
 from ftengine.kernels.dispatch import ExpertBank
+from ftengine.models.spec import SILU, Activation
 from ftengine.quant import panel32
 from ftengine.quant.base import Bytes
 
@@ -24,6 +25,16 @@ class BankShape:
     num_experts: int
     hidden: int
     inter: int
+    activation: Activation = SILU
+
+
+@dataclass(frozen=True)
+class BankFormats:
+    """Formats of a bank's parts; bias is "" where experts have none."""
+
+    gate_up: str
+    down: str
+    bias: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,22 +89,29 @@ class BankBuilder:
             packed.fmt_gate_up, packed.fmt_down, shape.hidden, shape.inter
         )
         data = self._take(shape.num_experts * layout.row_bytes)
-        self._bank = ExpertBank(
-            data.view(shape.num_experts, layout.row_bytes),
-            layout,
-            packed.fmt_gate_up,
-            packed.fmt_down,
-            shape.hidden,
-            shape.inter,
-        )
+        rows = data.view(shape.num_experts, layout.row_bytes)
+        formats = BankFormats(packed.fmt_gate_up, packed.fmt_down)
+        self._bank = bank_in_place(rows, layout, formats, shape)
         return self._bank
 
 
 def bank_in_place(
-    data: torch.Tensor, layout: panel32.ExpertLayout, formats: tuple[str, str], shape: BankShape
+    data: torch.Tensor, layout: panel32.ExpertLayout, formats: BankFormats, shape: BankShape
 ) -> ExpertBank:
     """A bank over rows that are in kernel form already. Shape: data uint8 [experts, row_bytes]."""
-    return ExpertBank(data, layout, formats[0], formats[1], shape.hidden, shape.inter)
+    activation = shape.activation
+    return ExpertBank(
+        data,
+        layout,
+        formats.gate_up,
+        formats.down,
+        shape.hidden,
+        shape.inter,
+        activation=activation.kind,
+        alpha=activation.alpha,
+        limit=activation.limit,
+        fmt_bias=formats.bias,
+    )
 
 
 def _put(row: Bytes, offset: int, part: Bytes) -> None:

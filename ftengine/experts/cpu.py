@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.experts.counters import ExpertCounters, LayerCounters
-from ftengine.experts.host import HostBank, Readahead
+from ftengine.experts.host import HostBank, Readahead, Shared
 from ftengine.kernels.dispatch import ExpertBank, Kernels
 
 
@@ -46,13 +46,16 @@ class CountedCpuExperts:
         expert_ids: torch.Tensor,
         weights: torch.Tensor,
         out: torch.Tensor,
+        shared: Shared | None = None,
     ) -> None:
-        """As CpuExperts.add_to."""
+        """As Experts.add_to. With one processor there is nothing to compute `shared` beside."""
         distinct = set(expert_ids.flatten().tolist())
         self.counters.misses += len(distinct)
         self.counters.on_cpu += len(distinct)
         self.host.will_read(distinct)
         self.kernels.expert_ffn(x, expert_ids, weights, self.host.bank, out=out, accumulate=True)
+        if shared is not None:
+            out.add_(shared(x))
 
 
 class CpuStore:

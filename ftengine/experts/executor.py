@@ -15,12 +15,14 @@ from ftengine.experts.branch import CpuBranch
 from ftengine.experts.counters import LayerCounters
 from ftengine.experts.host import HostBank
 from ftengine.experts.layer_stream import LayerStream
-from ftengine.experts.partials import PairKernel, Routed, merge, slot_rows
+from ftengine.experts.partials import PairKernel, Routed, SharedWork, merge, slot_rows
 from ftengine.experts.policy.planner import Planner, Split
 from ftengine.experts.policy.residency import Residency
 from ftengine.experts.slots import SlotPool
+from ftengine.experts.timing import BranchTimes, Timing
 from ftengine.experts.transfer import Transfer
 from ftengine.experts.ways import CPU, DECODE, STREAM, WayChooser
+from ftman.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ _NO_CPU = ("fetch", "resident")
 
 @dataclass(frozen=True)
 class ExecutorParts:
-    """What a step works with. timed: the device's seconds mean something to the planner."""
+    """What a step works with. timing: whose seconds teach the planner."""
 
     hosts: Sequence[HostBank]
     counters: Sequence[LayerCounters]
@@ -41,7 +43,17 @@ class ExecutorParts:
     kernel: PairKernel
     stream: LayerStream
     ways: WayChooser
-    timed: bool
+    timing: Timing
+    clock: Clock
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One layer of one step."""
+
+    layer: int
+    routed: Routed
+    shared: SharedWork
 
 
 class Executor:
@@ -52,7 +64,7 @@ class Executor:
         self._way = DECODE
 
     def run(self, layer: int, routed: Routed) -> None:
-        """Add the weighted sum of each token's experts to routed.out.
+        """Add the weighted sum of each token's experts to routed.out, then the shared experts.
 
         After an error nothing is in flight and the slots are empty.
         """
@@ -75,13 +87,16 @@ class Executor:
             self._way = self._parts.ways.way(routed)
             if self._way == STREAM:
                 stream.begin(self._parts.ways.buffer_experts)
+        shared = SharedWork(self._parts.kernel, routed)
         if stream.active:
-            stream.run(layer, routed)
+            stream.run(layer, routed, shared)
         else:
-            self._step(layer, routed)
+            self._step(_Work(layer, routed, shared))
+        shared.add()
 
-    def _step(self, layer: int, routed: Routed) -> None:
-        parts, counters = self._parts, self._parts.counters[layer]
+    def _step(self, work: _Work) -> None:
+        parts, layer, routed = self._parts, work.layer, work.routed
+        counters = parts.counters[layer]
         found = parts.residency.lookup(layer, routed.flat_ids().tolist())
         hits = dict(found.hits)
         counters.hits += len(hits)
@@ -94,63 +109,55 @@ class Executor:
             )
         fill, rest = found.fill_order[: split.fills], found.fill_order[split.fills :]
         if not rest:
-            self._one_pass(layer, routed, hits, fill, split)
+            self._one_pass(work, hits, fill)
         elif parts.planner.strategy in _NO_CPU:
-            self._passes(layer, routed, hits, fill, rest)
+            self._passes(work, hits, fill, rest)
         elif not hits and not fill:
-            counters.on_cpu += len(rest)
-            parts.hosts[layer].will_read(rest)
-            parts.kernel.add_all(routed, routed.expert_ids, parts.hosts[layer].bank)
+            self._cpu_alone(work, rest)
         else:
-            self._both(layer, routed, hits, fill, rest)
+            self._both(work, hits, fill, rest)
 
-    def _one_pass(
-        self,
-        layer: int,
-        routed: Routed,
-        hits: Mapping[int, int],
-        fill: Sequence[int],
-        split: Split,
-    ) -> None:
+    def _one_pass(self, work: _Work, hits: Mapping[int, int], fill: Sequence[int]) -> None:
         """Everything on the device at once; the kernel sums."""
-        slots, fill_s = self._fill(layer, hits, fill)
-        rows = slot_rows(routed, slots)
-        self._parts.kernel.add_all(routed, rows, self._parts.slots.bank(layer))
-        self._observe(layer, split, fill_s, 0.0)
+        slots, fill_s = self._fill(work, hits, fill)
+        rows = slot_rows(work.routed, slots)
+        self._parts.kernel.add_all(work.routed, rows, self._parts.slots.bank(work.layer))
+        self._observe(work, len(hits), Split(len(fill), 0), BranchTimes(fill_s, 0.0))
+
+    def _cpu_alone(self, work: _Work, on_cpu: Sequence[int]) -> None:
+        """Nothing for the device: the kernel reads the host bank and sums."""
+        parts, host = self._parts, self._parts.hosts[work.layer]
+        parts.counters[work.layer].on_cpu += len(on_cpu)
+        host.will_read(on_cpu)
+        started = parts.clock.monotonic()
+        parts.kernel.add_all(work.routed, work.routed.expert_ids, host.bank)
+        cpu_s = parts.clock.monotonic() - started
+        self._observe(work, 0, Split(0, len(on_cpu)), BranchTimes(0.0, cpu_s))
 
     def _both(
-        self,
-        layer: int,
-        routed: Routed,
-        hits: Mapping[int, int],
-        fill: Sequence[int],
-        on_cpu: Sequence[int],
+        self, work: _Work, hits: Mapping[int, int], fill: Sequence[int], on_cpu: Sequence[int]
     ) -> None:
         """The CPU branch first, then the device beside it."""
-        parts = self._parts
+        parts, routed, layer = self._parts, work.routed, work.layer
         outputs = torch.empty(routed.num_pairs, routed.x.shape[1])
         parts.branch.start(parts.hosts[layer], routed, on_cpu, outputs)
-        slots, fill_s = self._fill(layer, hits, fill)
+        slots, fill_s = self._fill(work, hits, fill)
         parts.kernel.compute(routed, slots, parts.slots.bank(layer), outputs)
         cpu_s = parts.branch.finish()
         merge(routed, outputs)
         parts.counters[layer].on_cpu += len(on_cpu)
-        self._observe(layer, Split(len(fill), len(on_cpu)), fill_s, cpu_s)
+        split = Split(len(fill), len(on_cpu))
+        self._observe(work, len(hits), split, BranchTimes(fill_s, cpu_s))
 
     def _passes(
-        self,
-        layer: int,
-        routed: Routed,
-        hits: Mapping[int, int],
-        fill: Sequence[int],
-        rest: Sequence[int],
+        self, work: _Work, hits: Mapping[int, int], fill: Sequence[int], rest: Sequence[int]
     ) -> None:
         """More experts than slots and no CPU: the device takes them in turns."""
-        parts = self._parts
+        parts, routed, layer = self._parts, work.routed, work.layer
         outputs = torch.empty(routed.num_pairs, routed.x.shape[1])
         kept: Mapping[int, int] = hits
         while True:
-            slots, _ = self._fill(layer, kept, fill)
+            slots, _ = self._fill(work, kept, fill)
             parts.kernel.compute(routed, slots, parts.slots.bank(layer), outputs)
             if not rest:
                 break
@@ -160,22 +167,32 @@ class Executor:
         merge(routed, outputs)
 
     def _fill(
-        self, layer: int, hits: Mapping[int, int], fill: Sequence[int]
+        self, work: _Work, hits: Mapping[int, int], fill: Sequence[int]
     ) -> tuple[dict[int, int], float]:
-        """Slots of hits and fills, once the fills can be read, and the seconds waited."""
+        """Slots of hits and fills once the fills can be read, and the seconds of their copies.
+
+        The shared experts are computed while the copies and the CPU branch are under way.
+        """
         slots = dict(hits)
         if not fill:
+            work.shared.compute()
             return slots, 0.0
-        parts = self._parts
+        parts, layer = self._parts, work.layer
         admitted = parts.residency.admit(layer, fill, set(hits.values()))
         places = {item.expert: item.slot for item in admitted}
-        event = parts.transfer.start(layer, places.items())
+        copies = parts.transfer.start(layer, places.items())
         parts.counters[layer].fills += len(places)
-        return slots | places, parts.transfer.wait(layer, event)
+        work.shared.compute()
+        return slots | places, parts.transfer.wait(layer, copies)
 
-    def _observe(self, layer: int, split: Split, fill_s: float, cpu_s: float) -> None:
-        if self._parts.timed:
-            self._parts.planner.observe(layer, split, fill_s, cpu_s)
+    def _observe(self, work: _Work, num_hits: int, split: Split, measured: BranchTimes) -> None:
+        """Tell the planner. A wide step is computing, not reading: its seconds are no rate."""
+        planner = self._parts.planner
+        if work.routed.num_tokens > planner.rates.cpu_free_tokens or split == Split(0, 0):
+            return
+        row_bytes = self._parts.hosts[work.layer].bank.row_bytes
+        seen = self._parts.timing.seconds(row_bytes, num_hits, split, measured)
+        planner.observe(work.layer, split, seen.fill_s, seen.cpu_s)
 
     def _recover(self) -> None:
         """Leave nothing in flight and trust no slot: host memory holds the truth."""

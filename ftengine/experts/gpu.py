@@ -12,17 +12,19 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.device.base import Device
+from ftengine.device.machine import Machine
 from ftengine.errors import CapacityError
 from ftengine.experts.branch import CpuBranch
 from ftengine.experts.counters import ExpertCounters
 from ftengine.experts.executor import Executor, ExecutorParts
-from ftengine.experts.host import HostBank, Readahead
+from ftengine.experts.host import HostBank, Readahead, Shared
 from ftengine.experts.layer_stream import LayerStream
 from ftengine.experts.partials import PairKernel, Routed
 from ftengine.experts.policy.planner import Planner
 from ftengine.experts.policy.rates import Rates
 from ftengine.experts.policy.residency import Residency
 from ftengine.experts.slots import Kept, SlotPool, slot_bytes
+from ftengine.experts.timing import Timing, VirtualTime, WallTime
 from ftengine.experts.transfer import Transfer
 from ftengine.experts.ways import WayChooser
 from ftengine.kernels.dispatch import ExpertBank, Kernels
@@ -33,11 +35,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """strategy: one of planner.STRATEGIES. timed: the device's seconds teach the planner."""
+    """strategy: one of planner.STRATEGIES. rates: what the planner starts from.
+
+    machine: the simulated one whose seconds teach the planner; None = the wall clock's do.
+    """
 
     strategy: str
     rates: Rates
-    timed: bool = True
+    machine: Machine | None = None
 
 
 class DeviceStore:
@@ -51,10 +56,13 @@ class DeviceStore:
         self._device = device
         self._settings = settings
         self._clock = clock
+        machine = settings.machine
+        self.timing: Timing = WallTime() if machine is None else VirtualTime(machine)
         self._hosts: list[HostBank] = []
         self._slots: SlotPool | None = None
         self._residency: Residency | None = None
         self._executor: Executor | None = None
+        self.planner: Planner | None = None
         self._branch = CpuBranch(self._kernel, clock)
 
     @property
@@ -101,6 +109,7 @@ class DeviceStore:
         )
         stream = LayerStream(residency, slots, transfer, self._kernel, counters)
         self._slots, self._residency, self._transfer = slots, residency, transfer
+        self.planner = planner
         self._executor = Executor(
             ExecutorParts(
                 hosts=hosts,
@@ -113,7 +122,8 @@ class DeviceStore:
                 kernel=self._kernel,
                 stream=stream,
                 ways=WayChooser(residency, planner, self.slot_bytes),
-                timed=self._settings.timed,
+                timing=self.timing,
+                clock=self._clock,
             )
         )
         if self._settings.strategy == "resident":
@@ -158,8 +168,8 @@ class DeviceStore:
         assert self._residency is not None
         for layer, host in enumerate(self._hosts):
             every = self._residency.admit(layer, range(host.bank.num_experts), ())
-            event = self._transfer.start(layer, [(item.expert, item.slot) for item in every])
-            self._transfer.wait(layer, event)
+            copies = self._transfer.start(layer, [(item.expert, item.slot) for item in every])
+            self._transfer.wait(layer, copies)
 
 
 @dataclass(frozen=True)
@@ -175,12 +185,10 @@ class LayerExperts:
         expert_ids: torch.Tensor,
         weights: torch.Tensor,
         out: torch.Tensor,
+        shared: Shared | None = None,
     ) -> None:
-        """Add the weighted sum of each token's experts to `out`, in routing order.
-
-        Shape: x and out float32 [n, hidden]; expert_ids int32 and weights float32 [n, k].
-        """
-        self.store.run(self.layer, Routed(x, expert_ids, weights, out))
+        """As Experts.add_to: `shared` runs beside the CPU branch and the copies."""
+        self.store.run(self.layer, Routed(x, expert_ids, weights, out, shared))
 
 
 def _kept(resident: Sequence[tuple[int, int, int]], came_from: dict[int, int]) -> list[Kept]:

@@ -14,6 +14,10 @@ Readahead = Callable[[Iterable[int]], None]
 """Told which experts are read next, where a bank lies in a file."""
 
 
+Shared = Callable[[torch.Tensor], torch.Tensor]
+"""Experts that every token takes: float32 [n, hidden] -> [n, hidden]. Called once a layer."""
+
+
 class Experts(Protocol):
     """The routed experts of one layer, wherever they live."""
 
@@ -23,9 +27,12 @@ class Experts(Protocol):
         expert_ids: torch.Tensor,
         weights: torch.Tensor,
         out: torch.Tensor,
+        shared: Shared | None = None,
     ) -> None:
         """Add the weighted sum of each token's experts to `out`, in routing order.
 
+        shared: added to `out` after that, but computed while experts are on their way; it is given
+        x and must keep its result out of `out`.
         Shape: x and out float32 [n, hidden]; expert_ids int32 and weights float32 [n, k].
         """
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ftengine.device.base import Event
 from ftengine.experts.counters import LayerCounters
-from ftengine.experts.partials import PairKernel, Routed, merge, slot_rows
+from ftengine.experts.partials import PairKernel, Routed, SharedWork, merge, slot_rows
 from ftengine.experts.policy.residency import Residency
 from ftengine.experts.slots import SlotPool
-from ftengine.experts.transfer import Transfer
+from ftengine.experts.transfer import Copies, Transfer
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class _Piece:
 
     layer: int
     places: dict[int, int]
-    event: Event
+    copies: Copies
 
 
 class LayerStream:
@@ -60,8 +59,11 @@ class LayerStream:
         borrowed = self._residency.borrow(2 * experts_per_buffer)
         self._halves = borrowed[:experts_per_buffer], borrowed[experts_per_buffer:]
 
-    def run(self, layer: int, routed: Routed) -> None:
-        """One layer: for each piece start the next one's copies, wait for its own, compute."""
+    def run(self, layer: int, routed: Routed, shared: SharedWork) -> None:
+        """One layer: for each piece start the next one's copies, wait for its own, compute.
+
+        The shared experts are computed before the first wait.
+        """
         pieces = self._pieces(layer)
         ahead = self._ahead
         if ahead is None or ahead.layer != layer:
@@ -71,7 +73,8 @@ class LayerStream:
             parts = torch.empty(routed.num_pairs, routed.x.shape[1])
         for number in range(len(pieces)):
             self._ahead = self._start_next(layer, pieces, number)
-            self._transfer.wait(layer, ahead.event)
+            shared.compute()
+            self._transfer.wait(layer, ahead.copies)
             for expert, slot in ahead.places.items():
                 self._holding[slot] = (layer, expert)
             where = dict(ahead.places)

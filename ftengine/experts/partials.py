@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ftengine.experts.host import Shared
 from ftengine.kernels.dispatch import ExpertBank, Kernels
 
 _NOWHERE = -1
@@ -24,12 +25,14 @@ class Routed:
     """What the router asked of one layer.
 
     Shape: x and out float32 [n, hidden]; expert_ids int32 and weights float32 [n, k].
+    shared: the layer's shared experts, where it has some.
     """
 
     x: torch.Tensor
     expert_ids: torch.Tensor
     weights: torch.Tensor
     out: torch.Tensor
+    shared: Shared | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -64,6 +67,14 @@ class PairKernel:
                 routed.x, rows, routed.weights, bank, out=routed.out, accumulate=True
             )
 
+    def shared(self, routed: Routed) -> torch.Tensor | None:
+        """What the shared experts give, where the layer has some. Shape: float32 [n, hidden]."""
+        if routed.shared is None:
+            return None
+        # an accelerator computes these itself and needs no turn; here they use the CPU kernels
+        with self._lock:
+            return routed.shared(routed.x)
+
     def compute(
         self,
         routed: Routed,
@@ -84,6 +95,28 @@ class PairKernel:
         with self._lock:
             found = self._kernels.expert_ffn(x, ids, torch.ones(ids.shape), bank)
         parts[pairs] = found
+
+
+class SharedWork:
+    """The shared experts of one layer: computed once, as early as somebody has time for it."""
+
+    def __init__(self, kernel: PairKernel, routed: Routed) -> None:
+        self._kernel = kernel
+        self._routed = routed
+        self._found: torch.Tensor | None = None
+        self._done = False
+
+    def compute(self) -> None:
+        """Do it now, unless it is done."""
+        if not self._done:
+            self._done = True
+            self._found = self._kernel.shared(self._routed)
+
+    def add(self) -> None:
+        """Add the result to routed.out; the routed experts are in it already."""
+        self.compute()
+        if self._found is not None:
+            self._routed.out.add_(self._found)
 
 
 def rows_of(

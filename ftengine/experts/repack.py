@@ -47,6 +47,17 @@ def dequantized(rows: Rows, wide: str) -> Rows:
     return Rows(out, wide, rows.cols)
 
 
+def shares_rows(fmt: str) -> bool:
+    """Whether 16 rows of a panel have factors in common, so that rows cannot move alone."""
+    return panel32.supports(fmt) and panel32.panel_format(fmt).shares_factors
+
+
+def picked(rows: Rows, groups: int, start: int, stop: int) -> Rows:
+    """Rows [start, stop) of each of `groups` equal groups."""
+    apart = rows.data.reshape(groups, -1, rows.data.shape[1])
+    return Rows(apart[:, start:stop].reshape(-1, rows.data.shape[1]), rows.fmt, rows.cols)
+
+
 def same_format(items: list[Rows], wide: str) -> list[Rows]:
     """Rows that must share one format: as they are if they do, else all as `wide`."""
     if len({item.fmt for item in items}) == 1:

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model.add_argument("--list", action="store_true", help="name the packaged device profiles")
     parser.add_argument("--device", metavar="PROFILE", help="a packaged name or a .toml file")
     parser.add_argument("--machine", metavar="JSON", help="a profile's values, instead of a name")
-    parser.add_argument("--context", type=_count, default=32768, metavar="N")
+    parser.add_argument("--context", type=_count, metavar="N", help="default: 32768, or all it has")
     parser.add_argument("--prompt", type=_count, default=1024, metavar="N")
     options = parser.parse_args(arguments)
     if options.table or options.list:
@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         machine = _read_machine(options.device, options.machine)
         shape = shape_of_ftw(options.ftw) if options.ftw else _read_shape(options.shape)
-        answer = forecast(shape, machine, Question(options.context, options.prompt))
+        question = Question(options.context or _context(shape), options.prompt)
+        answer = forecast(shape, machine, question)
     except EngineError as error:
         sys.stdout.write(json.dumps({"error": {"code": error.code, "message": error.message}}))
         sys.stdout.write("\n")
@@ -58,6 +59,12 @@ def _read_machine(device: str | None, values: str | None) -> Machine:
     if not device:
         raise LoadError(f"--device is missing; packaged: {', '.join(profile_names())}")
     return read_machine(device)
+
+
+def _context(shape: ModelShape) -> int:
+    """The default context, no longer than the model was trained for."""
+    usual = Question().context_tokens
+    return min(usual, shape.context_tokens or usual)
 
 
 def _read_shape(given: str) -> ModelShape:

@@ -15,7 +15,7 @@ from ftengine.experts.policy.budget import Hysteresis, MemoryNeeds, MemoryPlan, 
 from ftengine.experts.policy.planner import estimate
 from ftengine.experts.policy.prefill import distinct_experts
 from ftengine.experts.policy.rates import Rates
-from ftengine.forecast.replay import rates_of
+from ftengine.experts.timing import rates_of
 from ftengine.forecast.shape import ModelShape
 
 MISS_POINTS = ((0.11, 0.39), (0.37, 0.16))

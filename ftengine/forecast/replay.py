@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from ftengine.device.clock import LINK, VirtualClock
 from ftengine.device.machine import Machine
 from ftengine.device.virtual import run_decode_layer
-from ftengine.experts.policy.rates import Rates
 from ftengine.experts.policy.reference import Divider
 from ftengine.experts.policy.residency import Lookup, Residency
 from ftengine.experts.traces import Token
@@ -39,19 +38,6 @@ class Totals:
         each = (self.hits + self.misses) / max(steps, 1)
         late = self.step_misses[skip:]
         return sum(late) / max(len(late) * each, 1e-9)
-
-
-def rates_of(machine: Machine) -> Rates:
-    """The planner's view of a machine."""
-    return Rates(
-        link_bytes_per_s=machine.link_bytes_per_s,
-        host_bytes_per_s=machine.host_bytes_per_s,
-        host_left_bytes_per_s=machine.host_left_bytes_per_s,
-        link_latency_s=machine.link_latency_s,
-        copy_latency_s=machine.copy_latency_s,
-        cpu_latency_s=machine.cpu_latency_s,
-        device_bytes_per_s=machine.device_bytes_per_s,
-    )
 
 
 class Replay:

@@ -112,7 +112,10 @@ def _of_plan(plan: Mapping[str, Any], where: str) -> dict[str, Any]:
     rows = plan.get("expert_row_bytes") or 0
     experts = plan.get("num_experts") or 0
     banks = (plan.get("expert_bytes") or 0) // (rows * experts) if rows and experts else 0
-    keys = ("num_layers", "dense_bytes", "kv_bytes_per_token", "disk_bytes")
+    keys = (
+        *("num_layers", "dense_bytes", "kv_bytes_per_token", "disk_bytes"),
+        *("dense_read_bytes", "dense_params", "expert_params"),
+    )
     value = {key: plan[key] for key in keys if key in plan}
     return value | {
         "name": str(plan.get("name", where)),
@@ -120,6 +123,7 @@ def _of_plan(plan: Mapping[str, Any], where: str) -> dict[str, Any]:
         "num_experts": experts,
         "num_experts_per_tok": plan.get("num_experts_per_tok") or 0,
         "expert_row_bytes": rows,
+        "state_bytes": plan.get("state_bytes_per_sequence") or 0,
         "context_tokens": details.get("context_length") or 0,
     }
 
@@ -130,13 +134,12 @@ def _shape(name: str, index: FtwIndex, config: ModelConfig) -> ModelShape:
     unread = embed.bytes if embed is not None and head is not None else 0
     elements = sum(_elements(t.shape) for t in index.tensors if not (unread and t is embed))
     bank = index.banks[0] if index.banks else None
-    blocks = [layer.attention for layer in config.layers]
     moe = config.moe_specs
     return ModelShape(
         name=name,
         num_layers=len(config.layers),
         dense_bytes=dense,
-        kv_bytes_per_token=sum(2 * b.num_kv_heads * b.head_dim * _KV_ITEM_BYTES for b in blocks),
+        kv_bytes_per_token=config.kv_bytes_per_token(_KV_ITEM_BYTES),
         num_moe_layers=len(index.banks),
         num_experts=bank.num_experts if bank else 0,
         num_experts_per_tok=moe[0].router.num_experts_per_tok if moe else 0,
@@ -144,6 +147,7 @@ def _shape(name: str, index: FtwIndex, config: ModelConfig) -> ModelShape:
         expert_params=sum(_elements(part.shape) for part in bank.parts) if bank else 0,
         dense_read_bytes=dense - unread,
         dense_params=elements,
+        state_bytes=config.state_bytes_per_sequence,
         context_tokens=config.context_tokens,
         disk_bytes=sum(shard.bytes for shard in index.shards),
     )

@@ -14,10 +14,11 @@ from ftengine.experts.policy.planner import Planner
 from ftengine.experts.policy.prefill import PrefillFacts, choose
 from ftengine.experts.policy.reference import ConstantShare, Divider, RoundedShare
 from ftengine.experts.policy.residency import Residency
+from ftengine.experts.timing import rates_of
 from ftengine.experts.traces import Token, Trace
 from ftengine.forecast.locality import deepseek_like, num_slots, qwen_like
 from ftengine.forecast.published import DEEPSEEK_MXFP4, GLM_NVFP4, QWEN_BF16, QWEN_NVFP4
-from ftengine.forecast.replay import Replay, Totals, rates_of
+from ftengine.forecast.replay import Replay, Totals
 from ftengine.forecast.shape import ModelShape
 
 RATE_ERRORS = ((1.0, 1.0), (1.2, 0.8), (0.8, 1.2), (1.2, 1.2), (0.8, 0.8))
@@ -101,13 +102,19 @@ class Contest:
 
 
 def run_contest(
-    case: Case, steps: int, seed: int, sweep: int = 20, left_error: float = 1.0
+    case: Case,
+    steps: int,
+    seed: int,
+    sweep: int = 20,
+    left_error: float = 1.0,
+    trace: Trace | None = None,
 ) -> Contest:
     """Replay one trace under every division, each from a cold cache.
 
+    trace: a recorded one instead of the case's own, which steps and seed make.
     left_error: the machine's real B_R over the one everybody was told: contention misjudged.
     """
-    trace, rates = case.trace(steps, seed), rates_of(case.machine)
+    trace, rates = trace or case.trace(steps, seed), rates_of(case.machine)
     rows = [case.shape.expert_row_bytes] * trace.num_layers
 
     left = case.machine.host_left_bytes_per_s * left_error

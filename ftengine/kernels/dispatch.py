@@ -19,6 +19,7 @@ from ftengine.kernels.reference import attention as reference_attention
 from ftengine.kernels.reference import expert_ffn as reference_expert_ffn
 from ftengine.kernels.reference import linear as reference_linear
 from ftengine.kernels.reference import norm as reference_norm
+from ftengine.kernels.reference import recurrent as reference_recurrent
 from ftengine.kernels.reference import rope as reference_rope
 from ftengine.kernels.reference import route as reference_route
 
@@ -126,6 +127,38 @@ class Kernels(Protocol):
     ) -> None:
         """The best experts of each token and their weights."""
 
+    def causal_conv(
+        self,
+        x: torch.Tensor,
+        state: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Depthwise convolution over the past of one sequence. Meaning: reference/recurrent.py."""
+
+    def delta_rule(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        decay: torch.Tensor,
+        beta: torch.Tensor,
+        state: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        """The gated delta rule over new tokens of one sequence."""
+
+    def mamba2_scan(
+        self,
+        x: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        decay: torch.Tensor,
+        state: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        """The Mamba-2 recurrence over new tokens of one sequence."""
+
 
 class ReferenceKernels:
     """The plain torch functions as one set."""
@@ -137,6 +170,9 @@ class ReferenceKernels:
     rope_store = staticmethod(reference_rope.rope_store)
     attention = staticmethod(reference_attention.attention)
     route = staticmethod(reference_route.route)
+    causal_conv = staticmethod(reference_recurrent.causal_conv)
+    delta_rule = staticmethod(reference_recurrent.delta_rule)
+    mamba2_scan = staticmethod(reference_recurrent.mamba2_scan)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from ftengine.errors import EngineError
-from ftengine.kernels import abi
+from ftengine.kernels import abi, biased_experts
 from ftengine.kernels.abi import NativeInfo
 from ftengine.kernels.operands import (
     ACTIVATIONS,
@@ -25,6 +25,7 @@ from ftengine.kernels.operands import (
     PackedWeight,
     RouteSpec,
 )
+from ftengine.kernels.reference import recurrent
 from ftengine.quant import format_named
 
 __all__ = ["ExpertBank", "HeadLayout", "NativeKernels", "PackedWeight"]
@@ -37,6 +38,10 @@ class NativeKernels:
     """The loaded library. All activations are float32; the last dimension is contiguous."""
 
     name = "native"
+    # no native form yet: the reference computes
+    causal_conv = staticmethod(recurrent.causal_conv)
+    delta_rule = staticmethod(recurrent.delta_rule)
+    mamba2_scan = staticmethod(recurrent.mamba2_scan)
 
     def __init__(self, library: ctypes.CDLL, path: Path) -> None:
         self.path = path
@@ -168,6 +173,9 @@ class NativeKernels:
             )
         _check_rows("expert_ffn", x, out)
         _check_routing("expert_ffn", expert_ids, weights)
+        if bank.fmt_bias:
+            found = biased_experts.expert_ffn(self.linear, x, expert_ids, weights, bank)
+            return out.add_(found) if accumulate else out.copy_(found)
         packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
         scratch_bytes = self._expert_ffn_scratch(packed)
         if scratch_bytes < 0:

@@ -80,7 +80,8 @@ class PackedWeight:
 class ExpertBank:
     """All experts of one layer. Shape: data uint8 [num_experts, row_bytes], rows as in layout.
 
-    activation names one of ACTIVATIONS; alpha and limit belong to swiglu_clamp.
+    activation names one of ACTIVATIONS; alpha and limit belong to swiglu_clamp. fmt_bias: item
+    format of the bias vectors in each row, "" where experts have none.
     Raises: EngineError("bad_operand") if the data is not what it claims to be.
     """
 
@@ -93,6 +94,7 @@ class ExpertBank:
     activation: str = "silu"
     alpha: float = 1.702
     limit: float = 7.0
+    fmt_bias: str = ""
     address: int = field(init=False, repr=False)
     row_bytes: int = field(init=False, repr=False)
     num_experts: int = field(init=False, repr=False)
@@ -128,6 +130,10 @@ def _check_layout(bank: ExpertBank, row_bytes: int) -> None:
     gate_up = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=True)
     down = packed_bytes(bank.fmt_down, bank.hidden, bank.inter)
     end = max(layout.gate_up_offset + gate_up, layout.down_offset + down)
+    if bank.fmt_bias:
+        fmt = format_named(bank.fmt_bias)
+        first = layout.gate_up_bias_offset + fmt.row_bytes(2 * bank.inter)
+        end = max(end, first, layout.down_bias_offset + fmt.row_bytes(bank.hidden))
     if end > row_bytes:
         raise EngineError(
             f"an expert of [{bank.inter}, {bank.hidden}] ends at byte {end}, its bank row has "

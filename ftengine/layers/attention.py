@@ -1,4 +1,7 @@
-"""Grouped-query attention over paged keys and values, with optional per-head norms and window."""
+"""Grouped-query attention over paged keys and values, with what families add to it.
+
+Norms per head, a window, sinks and an output gate are settings, not other classes.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.kernels.dispatch import HeadLayout, Kernels
-from ftengine.layers.context import StepContext
+from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.rotary import RopeTables
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One layer's attention; the result is added to the residual stream.
+    """One layer's attention. kv_index: which keys and values of the pool are its own.
 
-    Shape: q_norm, k_norm float32 [head_dim]; sinks float32 [num_heads].
+    Shape: q_norm, k_norm float32 [head_dim]; sinks float32 [num_heads]. qkv gives q, k, v and,
+    where it has more rows, a gate for every element of the output.
     """
 
-    layer_idx: int
+    kv_index: int
     heads: HeadLayout
     qkv: Linear
     out: Linear
@@ -33,14 +37,16 @@ class Attention:
     interleaved: bool
     kernels: Kernels
 
-    def add_to_stream(self, normed: torch.Tensor, context: StepContext) -> None:
-        """Attend and add to context.buffers.stream. Shape: normed [n, hidden]."""
+    def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
+        """Attend and add the result to `out`. Shape: normed, out [n, hidden]."""
         buffers = context.buffers
-        keys = context.pool.keys[self.layer_idx]
-        values = context.pool.values[self.layer_idx]
-        self.qkv.apply(normed, buffers.qkv)
+        keys = context.pool.keys[self.kv_index]
+        values = context.pool.values[self.kv_index]
+        wide = self.qkv.apply(normed, fitting(buffers.qkv, self.qkv.rows))
+        qkv = fitting(wide, self.heads.qkv_cols)
+        attended = fitting(buffers.attended, self.heads.heads * self.heads.head_dim)
         self.kernels.rope_store(
-            buffers.qkv,
+            qkv,
             self.heads,
             self.rope.cos,
             self.rope.sin,
@@ -54,7 +60,7 @@ class Attention:
             interleaved=self.interleaved,
         )
         self.kernels.attention(
-            buffers.qkv,
+            qkv,
             self.heads,
             keys,
             values,
@@ -64,6 +70,8 @@ class Attention:
             self.scale,
             window=self.window,
             sinks=self.sinks,
-            out=buffers.attended,
+            out=attended,
         )
-        self.out.add_to(buffers.attended, buffers.stream)
+        if wide is not qkv:
+            attended.mul_(wide[:, self.heads.qkv_cols :].sigmoid_())
+        self.out.add_to(attended, out)

@@ -11,17 +11,25 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.cache.kv_pool import KvPool
+from ftengine.cache.state_pool import StatePool
 
 
 @dataclass(frozen=True)
 class BufferShape:
-    """Widths of the work buffers. Units: elements per token."""
+    """Widths of the work buffers, those of the widest layer. Units: elements per token.
+
+    qkv: what a mixer's first projection gives; attention: what its last one is given. branch: a
+    block's output where it does not go straight to the stream, 0 if it always does. scratch: what
+    recurrent mixers take beside these, for the memory plan.
+    """
 
     hidden: int
     qkv: int
     attention: int
     experts: int
     slots: int
+    branch: int = 0
+    scratch: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class StepBuffers:
     """Work memory of one step, reused by every layer.
 
     Shape: float32, rows = tokens. stream [n, hidden] is the residual stream; normed [n, hidden];
-    qkv [n, (heads + 2 kv_heads) * head_dim]; attended [n, heads * head_dim];
+    qkv and attended [n, as wide as the widest mixer needs]; branch [n, hidden] or [n, 0];
     router_logits [n, experts]; expert_ids int32 and expert_weights [n, slots].
     """
 
@@ -37,6 +45,7 @@ class StepBuffers:
     normed: torch.Tensor
     qkv: torch.Tensor
     attended: torch.Tensor
+    branch: torch.Tensor
     router_logits: torch.Tensor
     expert_ids: torch.Tensor
     expert_weights: torch.Tensor
@@ -56,6 +65,7 @@ class Workspace:
             normed=torch.zeros(max_tokens, shape.hidden),
             qkv=torch.zeros(max_tokens, shape.qkv),
             attended=torch.zeros(max_tokens, shape.attention),
+            branch=torch.zeros(max_tokens, shape.branch),
             router_logits=torch.zeros(max_tokens, max(shape.experts, 1)),
             expert_ids=torch.zeros(max_tokens, max(shape.slots, 1), dtype=torch.int32),
             expert_weights=torch.ones(max_tokens, max(shape.slots, 1)),
@@ -71,13 +81,27 @@ class Workspace:
         return found
 
 
+def fitting(buffer: torch.Tensor, width: int) -> torch.Tensor:
+    """The first `width` columns of a buffer: itself where it is no wider."""
+    return buffer if buffer.shape[1] == width else buffer[:, :width]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One sequence's new tokens. rows: where they stand in the step; slot: of its state."""
+
+    rows: slice
+    slot: int
+
+
 @dataclass(frozen=True)
 class StepContext:
     """One forward pass over the new tokens of several sequences, sequence after sequence.
 
     Shape: positions int32 [n]; slots int64 [n] (page * 16 + place); query_start int32 [s + 1];
     context_len int32 [s], new tokens included; page_table int32 [s, max_pages].
-    wanted: rows whose logits are asked for, int64 [r]; None = every row.
+    wanted: rows whose logits are asked for, int64 [r]; None = every row. spans and states: for
+    layers that keep a state; the slot of a sequence at its first token has been cleared.
     """
 
     positions: torch.Tensor
@@ -88,3 +112,10 @@ class StepContext:
     wanted: torch.Tensor | None
     pool: KvPool
     buffers: StepBuffers
+    states: StatePool | None = None
+    spans: tuple[Span, ...] = ()
+
+    def state(self, layer: int, span: Span) -> tuple[torch.Tensor, ...]:
+        """The state of a recurrent layer, counted among these, for one sequence."""
+        assert self.states is not None, "the model's recurrent layers were given no states"
+        return self.states.parts(layer, span.slot)

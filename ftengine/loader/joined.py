@@ -53,21 +53,6 @@ def joined_rows(
     return fp8.join_block_rows(quants, values.reshape(grid))
 
 
-def gpt_oss_rows(blocks: Bytes, scales: Bytes) -> Bytes:
-    """mxfp4 rows of the fused layout of gpt-oss, whose rows are output channels.
-
-    Shape: blocks uint8 [..., rows, groups, 16], scales uint8 [..., rows, groups] ->
-    uint8 [..., rows, groups * 17]. gate and up rows of gpt-oss alternate; they stay where they are.
-    Raises: ValueError where the two do not belong together.
-    """
-    if blocks.ndim < 3 or blocks.shape[-1] != 16 or blocks.shape[:-1] != scales.shape:
-        raise ValueError(
-            f"mxfp4 blocks {list(blocks.shape)} and scales {list(scales.shape)} do not fit: "
-            "every scale needs a block of 16 bytes"
-        )
-    return mxfp4.join_rows(blocks.reshape(*blocks.shape[:-2], -1), scales)
-
-
 def _check(
     fmt: str, shape: tuple[int, int], codes: Bytes, scales: Scales, factor: Bytes | None
 ) -> None:

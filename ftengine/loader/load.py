@@ -26,14 +26,15 @@ from ftengine.experts.banks import (
 )
 from ftengine.experts.repack import Rows
 from ftengine.kernels.dispatch import ExpertBank, PackedWeight
-from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart, FtwTensor
+from ftengine.loader.bank_parts import BankParts, bank_parts, bank_shape
+from ftengine.loader.ftw import FtwBank, FtwModel, FtwTensor
 from ftengine.loader.ftw_index import PLAIN_FORMATS
 from ftengine.loader.joined import Scales, joined_rows
-from ftengine.loader.sizes import bank_bytes, check_part, check_tensor, tensor_bytes
+from ftengine.loader.sizes import bank_bytes, check_tensor, tensor_bytes
 from ftengine.loader.stored import SCALE_FORMATS, scale_shapes
 from ftengine.models.families import family_named
-from ftengine.models.spec import ModelConfig
-from ftengine.models.weight_names import wanted_banks, wanted_tensors
+from ftengine.models.spec import Activation, ModelConfig
+from ftengine.models.weight_names import BIAS_PARTS, RowPick, wanted_banks, wanted_tensors
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import Bytes
 from ftman import files
@@ -77,6 +78,9 @@ def check_complete(model: FtwModel, config: ModelConfig) -> None:
         found_sizes = (banks[name].num_experts, banks[name].part("down").shape)
         if found_sizes != (bank.num_experts, (bank.hidden, bank.inter)):
             raise LoadError(f"{name} holds {found_sizes}; the config asks for {bank}")
+        if bank.bias != any(part.name in BIAS_PARTS for part in banks[name].parts):
+            said = "the config asks for" if bank.bias else "the config knows no"
+            raise LoadError(f"{name}: {said} biases of experts; pull the model again")
 
 
 def kernel_bytes(model: FtwModel, compute: str) -> int:
@@ -111,6 +115,8 @@ class FtwWeights:
         self._banks = {item.name: item for item in model.index.banks}
         self._widened: set[str] = set()
         self._shared: dict[str, Rows] = {}
+        self._apart: tuple[str, Rows] | None = None
+        self._counted: set[str] = set()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -130,7 +136,7 @@ class FtwWeights:
         return name in self._tensors
 
     def vector(self, name: str) -> torch.Tensor:
-        """Shape: float32 [n]. Raises: LoadError."""
+        """All values in storage order. Shape: float32 [n]. Raises: LoadError."""
         entry = self._tensor(name)
         if entry.format not in PLAIN_FORMATS:
             raise FormatError(f"{name} has format {entry.format}; a plain vector was expected")
@@ -141,27 +147,29 @@ class FtwWeights:
     def table(self, name: str) -> tuple[torch.Tensor, str]:
         """Rows as stored, and their format. Shape: uint8 [rows, row_bytes]. Raises: LoadError."""
         entry = self._tensor(name)
-        rows = self._rows(name)
+        rows = self._rows(RowPick(name))
         held = self._arena.take(rows.data.size)
         held.numpy()[:] = rows.data.reshape(-1)
         self._shared[name] = Rows(held.numpy().reshape(rows.data.shape), rows.fmt, rows.cols)
         return held.view(rows.data.shape), entry.format
 
-    def packed(self, names: Sequence[str]) -> list[PackedWeight]:
+    def packed(self, picks: Sequence[RowPick]) -> list[PackedWeight]:
         """Matrices one below the other, neighbours of one format joined. Raises: LoadError."""
         groups: list[list[Rows]] = []
-        for name in names:
-            rows = self._widen(self._rows(name))
+        for pick in picks:
+            rows = self._widen(self._rows(pick))
             if groups and _may_join(groups[-1][-1], rows):
                 groups[-1].append(rows)
             else:
                 groups.append([rows])
         return [self._pack(group) for group in groups]
 
-    def dense_bank(self, gate: str, up: str, down: str) -> ExpertBank:
+    def dense_bank(
+        self, gate: RowPick, up: RowPick, down: RowPick, activation: Activation
+    ) -> ExpertBank:
         """A dense MLP as a bank of one expert. Raises: LoadError."""
         first, second, third = self._rows(gate), self._rows(up), self._rows(down)
-        shape = BankShape(1, hidden=first.cols, inter=first.data.shape[0])
+        shape = BankShape(1, first.cols, first.data.shape[0], activation)
         gate_up, fmt_gate_up = pack_gate_up(first, second, self._wide)
         packed_down, fmt_down = pack_down(third, self._wide)
         for rows, fmt in ((first, fmt_gate_up), (second, fmt_gate_up), (third, fmt_down)):
@@ -170,39 +178,29 @@ class FtwWeights:
         builder.put(0, PackedExpert(gate_up, fmt_gate_up, packed_down, fmt_down))
         return builder.finish()
 
-    def bank(self, name: str) -> ExpertBank:
+    def bank(self, name: str, activation: Activation) -> ExpertBank:
         """All experts of one layer, in place where their layout allows. Raises: LoadError."""
         entry = self._banks.get(name)
         if entry is None:
             raise LoadError(f"{self._model.path} has no bank {name}; pull the model again")
-        gate_up, down = entry.part("gate_up"), entry.part("down")
-        check_part(entry, gate_up)
-        check_part(entry, down)
-        shape = BankShape(entry.num_experts, hidden=down.shape[0], inter=down.shape[1])
-        if gate_up.shape != (2 * shape.inter, shape.hidden):
-            raise FormatError(f"{name}: gate_up {gate_up.shape} does not fit down {down.shape}")
-        return self._read_bank(entry, gate_up, down, shape)
+        parts = bank_parts(entry)
+        return self._read_bank(entry, parts, bank_shape(entry, parts, activation))
 
-    def _read_bank(
-        self, entry: FtwBank, gate_up: FtwPart, down: FtwPart, shape: BankShape
-    ) -> ExpertBank:
-        in_place = gate_up.layout != "rows" and down.layout != "rows"
-        take = self._arena.take if in_place else page_aligned
+    def _read_bank(self, entry: FtwBank, parts: BankParts, shape: BankShape) -> ExpertBank:
+        take = self._arena.take if parts.in_place else page_aligned
         data = take(entry.bytes)
         self._model.read(entry, data.numpy().data)
         self._on_bytes(entry.bytes)
         rows = data.view(entry.num_experts, entry.row_bytes)
-        if in_place:
-            layout = panel32.ExpertLayout(gate_up.offset, down.offset, entry.row_bytes)
-            return bank_in_place(rows, layout, (gate_up.format, down.format), shape)
+        if parts.in_place:
+            return bank_in_place(rows, parts.layout(entry.row_bytes), parts.formats, shape)
         builder = BankBuilder(shape, self._arena.take)
         for expert in range(entry.num_experts):
-            builder.put(expert, self._repack(rows[expert].numpy(), gate_up, down, shape))
+            builder.put(expert, self._repack(rows[expert].numpy(), parts, shape))
         return builder.finish()
 
-    def _repack(
-        self, row: Bytes, gate_up: FtwPart, down: FtwPart, shape: BankShape
-    ) -> PackedExpert:
+    def _repack(self, row: Bytes, parts: BankParts, shape: BankShape) -> PackedExpert:
+        gate_up, down = parts.gate_up, parts.down
         first = row[gate_up.offset : gate_up.offset + gate_up.bytes]
         second = row[down.offset : down.offset + down.bytes]
         packed_first, fmt_first = first, gate_up.format
@@ -225,7 +223,19 @@ class FtwWeights:
             raise LoadError(f"{self._model.path} has no tensor {name}; pull the model again")
         return entry
 
-    def _rows(self, name: str) -> Rows:
+    def _rows(self, pick: RowPick) -> Rows:
+        """A matrix, or some of its rows; the last one taken apart is kept until the next is."""
+        if not pick.groups:
+            return self._whole(pick.name)
+        if self._apart is None or self._apart[0] != pick.name:
+            self._apart = (pick.name, self._whole(pick.name))
+        rows = self._apart[1]
+        if repack.shares_rows(rows.fmt) and not _keeps_panels(pick, rows):
+            rows = repack.dequantized(rows, self._wide)
+            self._note(self._apart[1].fmt, rows.fmt)
+        return repack.picked(rows, pick.groups, pick.start, pick.stop)
+
+    def _whole(self, name: str) -> Rows:
         if name in self._shared:
             return self._shared[name]
         entry = self._tensor(name)
@@ -256,7 +266,9 @@ class FtwWeights:
         padded = -(-entry.bytes // PAGE_BYTES) * PAGE_BYTES
         data = page_aligned(padded).numpy()
         self._model.read(entry, data.data)
-        self._on_bytes(entry.bytes)
+        if entry.name not in self._counted:
+            self._counted.add(entry.name)
+            self._on_bytes(entry.bytes)
         result: Bytes = data[: entry.bytes]
         return result
 
@@ -280,7 +292,15 @@ class FtwWeights:
             self._widened.add(stored)
 
 
+def _keeps_panels(pick: RowPick, rows: Rows) -> bool:
+    """Whether rows that share block scales, 16 at a time, stay together."""
+    size = rows.data.shape[0] // pick.groups
+    return not any(item % panel32.PAIR_ROWS for item in (size, pick.start, pick.stop))
+
+
 def _may_join(last: Rows, rows: Rows) -> bool:
     """Whether two matrices may be one: panels of 16 rows share their block scales."""
     same = (last.fmt, last.cols) == (rows.fmt, rows.cols)
-    return same and (rows.fmt not in SCALE_FORMATS or last.data.shape[0] % panel32.PAIR_ROWS == 0)
+    return same and (
+        not repack.shares_rows(rows.fmt) or last.data.shape[0] % panel32.PAIR_ROWS == 0
+    )

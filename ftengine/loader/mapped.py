@@ -1,7 +1,7 @@
 """Expert banks that stay on disk: rows of the weight files mapped read-only, not read.
 
-The system keeps in memory what fits and drops it again when memory is short. Everything else of a
-model is read as load.py does.
+The system keeps in memory what fits and drops it again when memory is short, but for the rows that
+are read most often (experts/hot.py). Everything else of a model is read as load.py does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 
 from ftengine.experts.banks import BankShape, bank_in_place
 from ftengine.experts.host import Readahead
+from ftengine.experts.hot import LockedRows
 from ftengine.kernels.dispatch import ExpertBank
-from ftengine.loader.ftw import FtwBank, FtwModel, FtwPart
+from ftengine.loader.bank_parts import BankParts
+from ftengine.loader.ftw import FtwBank, FtwModel
 from ftengine.loader.load import FtwWeights
-from ftengine.quant import panel32
 
 _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
 _RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
@@ -36,14 +37,29 @@ def mappable_bytes(model: FtwModel) -> int:
 
 
 class TieredWeights(FtwWeights):
-    """FtwWeights whose expert banks are mapped where on_disk says so and their layout allows."""
+    """FtwWeights whose expert banks are mapped where on_disk says so and their layout allows.
+
+    lock_bytes: memory that may be locked for the rows read most often.
+    """
 
     def __init__(
-        self, model: FtwModel, compute: str, on_bytes: Callable[[int], None], on_disk: bool
+        self,
+        model: FtwModel,
+        compute: str,
+        on_bytes: Callable[[int], None],
+        on_disk: bool,
+        lock_bytes: int = 0,
     ) -> None:
         super().__init__(model, compute, on_bytes)
         self._on_disk = on_disk
         self._mapped: dict[str, MappedRows] = {}
+        self._reads: dict[str, Callable[[Iterable[int]], None]] = {}
+        self.locked = LockedRows(lock_bytes)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """As FtwWeights.notes, and what is locked."""
+        return (*super().notes, *filter(None, [self.locked.note]))
 
     @property
     def mapped_bytes(self) -> int:
@@ -53,20 +69,27 @@ class TieredWeights(FtwWeights):
     def readahead(self, name: str) -> Readahead | None:
         """How to ask for a bank's rows ahead of time; None where they are in memory."""
         found = self._mapped.get(name)
-        return None if found is None else found.will_read
+        if found is None:
+            return None
+        rows, counted = found, self._reads[name]
 
-    def _read_bank(
-        self, entry: FtwBank, gate_up: FtwPart, down: FtwPart, shape: BankShape
-    ) -> ExpertBank:
+        def will_read(experts: Iterable[int]) -> None:
+            wanted = tuple(experts)
+            rows.will_read(wanted)
+            counted(wanted)
+
+        return will_read
+
+    def _read_bank(self, entry: FtwBank, parts: BankParts, shape: BankShape) -> ExpertBank:
         if not self._on_disk or not can_map(entry):
-            return super()._read_bank(entry, gate_up, down, shape)
+            return super()._read_bank(entry, parts, shape)
         path = self._model.path / self._model.index.shards[entry.shard].file
         rows = map_rows(path, entry)
         self._mapped[entry.name] = rows
         self._on_bytes(entry.bytes)
-        layout = panel32.ExpertLayout(gate_up.offset, down.offset, entry.row_bytes)
         data = rows.tensor().view(entry.num_experts, entry.row_bytes)
-        return bank_in_place(data, layout, (gate_up.format, down.format), shape)
+        self._reads[entry.name] = self.locked.add_bank(data.data_ptr(), entry.row_bytes)
+        return bank_in_place(data, parts.layout(entry.row_bytes), parts.formats, shape)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import numpy as np
 from ftengine.errors import FormatError
 from ftengine.experts import repack
 from ftengine.loader.ftw import FtwBank, FtwPart, FtwTensor
-from ftengine.loader.stored import SCALE_BYTES, SCALE_FORMATS, code_bytes
+from ftengine.loader.stored import SCALE_BYTES, SCALE_FORMATS, VECTOR_LAYOUT, code_bytes
+from ftengine.models.weight_names import BIAS_PARTS
 from ftengine.quant import format_named, panel32
 
 
@@ -27,6 +28,9 @@ def check_tensor(entry: FtwTensor) -> None:
 
 def check_part(bank: FtwBank, part: FtwPart) -> None:
     """Compare bytes with format, layout and shape. Raises: FormatError naming the part."""
+    if part.name in BIAS_PARTS:
+        _check_vector(bank, part)
+        return
     expected_layout = panel32.LAYOUT + (".pair" if part.name == "gate_up" else "")
     if len(part.shape) != 2 or part.layout not in ("rows", expected_layout):
         raise FormatError(f"{bank.name}.{part.name}: layout {part.layout!r} is not known here")
@@ -40,6 +44,18 @@ def check_part(bank: FtwBank, part: FtwPart) -> None:
             expected = panel32.packed_bytes(part.format, rows, cols)
     except ValueError as error:
         raise FormatError(f"{bank.name}.{part.name}: {error}") from None
+    if expected != part.bytes:
+        raise FormatError(
+            f"{bank.name}.{part.name} has {part.bytes} bytes; {part.format} {part.shape} "
+            f"takes {expected}"
+        )
+
+
+def _check_vector(bank: FtwBank, part: FtwPart) -> None:
+    good = part.layout == VECTOR_LAYOUT and part.format in ("f32", "f16", "bf16")
+    if not good or len(part.shape) != 1:
+        raise FormatError(f"{bank.name}.{part.name}: layout {part.layout!r} is not known here")
+    expected = format_named(part.format).row_bytes(part.shape[0])
     if expected != part.bytes:
         raise FormatError(
             f"{bank.name}.{part.name} has {part.bytes} bytes; {part.format} {part.shape} "

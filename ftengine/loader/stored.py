@@ -28,6 +28,9 @@ FACTORED = (NVFP4, NVFP4_DIV)
 SCALE_BYTES = {"f32": 4, "bf16": 2, "f16": 2, "e8m0": 1, "e4m3": 1}
 """Item formats of scales and their sizes."""
 
+VECTOR_LAYOUT = "vector"
+"""Layout of the bias vectors in a bank's rows."""
+
 BLOCK = 128
 """Rows and columns that share one scale in fp8_block."""
 

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from ftengine.cache.kv_pool import KvShape
+from ftengine.cache.state_pool import StateShapes
 from ftengine.errors import LoadError
 from ftengine.experts.cpu import CpuExperts
-from ftengine.experts.host import ExpertStore, Readahead
-from ftengine.kernels.dispatch import ExpertBank, HeadLayout, Kernels, PackedWeight
-from ftengine.layers.attention import Attention
+from ftengine.experts.host import ExpertStore
+from ftengine.kernels.dispatch import Kernels
 from ftengine.layers.context import BufferShape
 from ftengine.layers.embedding import Embedding
-from ftengine.layers.linear import Linear, LinearPart
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Moe
-from ftengine.layers.norm import RmsNorm
-from ftengine.layers.rotary import RopeScaling, RopeTables, make_tables
 from ftengine.layers.router import Router
-from ftengine.models.decoder import Decoder, DecoderLayer
-from ftengine.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelConfig, MoeSpec, RopeSpec
-
-
-class Weights(Protocol):
-    """Source of a model's weights, by our names. Raises: LoadError for a missing or odd one."""
-
-    def vector(self, name: str) -> torch.Tensor:
-        """Shape: float32 [n]."""
-
-    def has(self, name: str) -> bool:
-        """Whether the model holds a tensor of this name."""
-
-    def table(self, name: str) -> tuple[torch.Tensor, str]:
-        """Rows as stored, and their format. Shape: uint8 [rows, row_bytes]."""
-
-    def packed(self, names: Sequence[str]) -> list[PackedWeight]:
-        """Matrices one below the other, neighbours of one format joined."""
-
-    def dense_bank(self, gate: str, up: str, down: str) -> ExpertBank:
-        """A dense MLP as a bank of one expert."""
-
-    def bank(self, name: str) -> ExpertBank:
-        """All experts of one layer."""
-
-    def readahead(self, name: str) -> Readahead | None:
-        """How to ask for a bank's rows ahead of time; None where they are in memory."""
+from ftengine.models.decoder import Block, Decoder, DecoderLayer, Residual
+from ftengine.models.materials import Materials, Weights
+from ftengine.models.mixers import MixerBuilder
+from ftengine.models.spec import (
+    AttentionSpec,
+    DeltaSpec,
+    LayerSpec,
+    Mamba2Spec,
+    MixerSpec,
+    MlpSpec,
+    ModelConfig,
+    MoeSpec,
+    RouterSpec,
+)
+from ftengine.models.weight_names import RowPick
 
 
 @dataclass(frozen=True)
@@ -75,10 +58,9 @@ class Builder:
     ) -> None:
         self._config = config
         self._weights = weights
-        self._kernels = kernels
-        self._limits = limits
+        self._from = Materials(config, weights, kernels)
+        self._mixers = MixerBuilder(config, self._from, limits.context_tokens)
         self._store = store
-        self._tables: dict[RopeSpec, RopeTables] = {}
         self._ids = torch.zeros(limits.step_tokens, 1, dtype=torch.int32)
         self._ones = torch.ones(limits.step_tokens, 1)
 
@@ -89,99 +71,76 @@ class Builder:
         layers = tuple(self._layer(index, spec) for index, spec in enumerate(config.layers))
         return Decoder(
             embedding=Embedding(
-                table, fmt, config.hidden_size, config.embedding_scale, self._kernels
+                table, fmt, config.hidden_size, config.embedding_scale, self._from.kernels
             ),
             layers=layers,
-            norm=self._norm("norm"),
-            head=self._linear("embed" if config.tied_head else "head"),
+            norm=self._from.norm("norm"),
+            head=self._from.linear("embed" if config.tied_head else "head"),
             buffer_shape=buffer_shape(config),
+            logit_scale=config.logit_scale,
+            logit_softcap=config.logit_softcap,
         )
 
     def _layer(self, index: int, spec: LayerSpec) -> DecoderLayer:
-        prefix = f"layers.{index}."
+        name = f"layers.{index}"
+        mixer = self._mixers.build(name, spec.mixer)
         return DecoderLayer(
-            attention_norm=self._norm(prefix + "attn_norm"),
-            attention=self._attention(index, prefix + "attn.", spec.attention),
-            feed_forward_norm=self._norm(prefix + "ffn_norm"),
-            feed_forward=self._feed_forward(prefix, spec.feed_forward),
+            self._residual(name + ".attn", mixer, spec),
+            self._residual(name + ".ffn", self._feed_forward(name + ".", spec.feed_forward), spec),
         )
 
-    def _attention(self, index: int, prefix: str, spec: AttentionSpec) -> Attention:
-        if spec.rope is None:
-            raise LoadError(f"layer {index} has no rotary embedding; that is not built yet")
-        weights = self._weights
-        return Attention(
-            layer_idx=index,
-            heads=HeadLayout(spec.num_heads, spec.num_kv_heads, spec.head_dim),
-            qkv=self._linear(prefix + "q", prefix + "k", prefix + "v"),
-            out=self._linear(prefix + "o"),
-            rope=self._rope(spec.rope),
-            scale=spec.scale,
-            window=spec.window,
-            eps=self._config.norm_eps,
-            q_norm=weights.vector(prefix + "q_norm") if spec.qk_norm else None,
-            k_norm=weights.vector(prefix + "k_norm") if spec.qk_norm else None,
-            sinks=weights.vector(prefix + "sinks") if spec.sinks else None,
-            interleaved=spec.rope.style == "interleaved",
-            kernels=self._kernels,
-        )
+    def _residual(self, name: str, block: Block, spec: LayerSpec) -> Residual:
+        post = self._from.norm(name + "_post_norm") if spec.post_norms else None
+        return Residual(self._from.norm(name + "_norm"), block, post, self._config.residual_scale)
 
     def _feed_forward(self, prefix: str, spec: MlpSpec | MoeSpec) -> Mlp | Moe:
-        if spec.activation != "silu":
-            raise LoadError(f"activation {spec.activation!r} is not built yet; built: silu")
         if isinstance(spec, MlpSpec):
-            return self._mlp(prefix + "mlp.", spec)
-        router = Router(
-            linear=self._linear(prefix + "router"),
-            num_experts=spec.router.num_experts,
-            num_experts_per_tok=spec.router.num_experts_per_tok,
-            score=spec.router.score,
-            normalize=spec.router.normalize,
-            scale=spec.router.scale,
-        )
+            return self._mlp(prefix, spec)
+        router = self._router(prefix + "router", spec.router)
         name = prefix + "experts"
-        bank = self._weights.bank(name)
-        return Moe(router, self._store.add_layer(bank, self._weights.readahead(name)))
+        bank = self._weights.bank(name, spec.activation)
+        shared = None
+        if spec.shared is not None:
+            gate = prefix + "shared_gate" if spec.shared_gate else ""
+            shared = self._mlp(prefix, spec.shared, gate)
+        experts = self._store.add_layer(bank, self._weights.readahead(name))
+        return Moe(router, experts, shared)
 
-    def _mlp(self, prefix: str, spec: MlpSpec) -> Mlp:
+    def _router(self, name: str, spec: RouterSpec) -> Router:
+        correction = self._weights.vector(name + ".correction") if spec.correction else None
+        return Router(
+            linear=self._from.linear(name),
+            num_experts=spec.num_experts,
+            num_experts_per_tok=spec.num_experts_per_tok,
+            score=spec.score,
+            normalize=spec.normalize,
+            scale=spec.scale,
+            correction=correction,
+            epsilon=spec.epsilon,
+        )
+
+    def _mlp(self, prefix: str, spec: MlpSpec, gate: str = "") -> Mlp:
+        stem = prefix + spec.stem
         if spec.bias:
-            raise LoadError(f"{prefix}* has biases; dense MLPs with biases are not built yet")
-        bank = self._weights.dense_bank(prefix + "gate", prefix + "up", prefix + "down")
-        return Mlp(CpuExperts(bank, self._kernels), self._ids, self._ones)
-
-    def _norm(self, name: str) -> RmsNorm:
-        return RmsNorm(self._weights.vector(name), self._config.norm_eps, self._kernels)
-
-    def _linear(self, *names: str) -> Linear:
-        bias = self._bias(names)
-        parts: list[LinearPart] = []
-        first = 0
-        for weight in self._weights.packed(names):
-            own = None if bias is None else bias[first : first + weight.rows].contiguous()
-            parts.append(LinearPart(weight, first, own))
-            first += weight.rows
-        return Linear(tuple(parts), self._kernels)
-
-    def _bias(self, names: Sequence[str]) -> torch.Tensor | None:
-        having = [name for name in names if self._weights.has(name + ".bias")]
-        if not having:
-            return None
-        if len(having) != len(names):
-            raise LoadError(f"only {', '.join(having)} of {', '.join(names)} have a bias")
-        return torch.cat([self._weights.vector(name + ".bias") for name in names])
-
-    def _rope(self, spec: RopeSpec) -> RopeTables:
-        if spec not in self._tables:
-            scaling = RopeScaling(spec.dims, spec.theta, spec.scaling, spec.factors)
-            self._tables[spec] = make_tables(scaling, self._limits.context_tokens)
-        return self._tables[spec]
+            raise LoadError(f"{stem}.* has biases; dense MLPs with biases are not built yet")
+        first, second = RowPick(stem + ".gate"), RowPick(stem + ".up")
+        if spec.fused:
+            width, both = spec.intermediate_size, stem + ".gate_up"
+            first, second = (RowPick(both, 1, at, at + width) for at in (0, width))
+        bank = self._weights.dense_bank(first, second, RowPick(stem + ".down"), spec.activation)
+        experts = CpuExperts(bank, self._from.kernels)
+        return Mlp(experts, self._ids, self._ones, self._from.linear(gate) if gate else None)
 
 
 def kv_shapes(config: ModelConfig) -> list[KvShape]:
-    """Keys and values of each layer."""
-    return [
-        KvShape(layer.attention.num_kv_heads, layer.attention.head_dim) for layer in config.layers
-    ]
+    """Keys and values of each layer that attends."""
+    return [KvShape(spec.num_kv_heads, spec.head_dim) for spec in config.attention_specs]
+
+
+def state_shapes(config: ModelConfig) -> list[StateShapes]:
+    """States of each layer that keeps one."""
+    shapes = (layer.mixer.state_shapes for layer in config.layers)
+    return [shape for shape in shapes if shape]
 
 
 def buffer_shape(config: ModelConfig) -> BufferShape:
@@ -189,21 +148,34 @@ def buffer_shape(config: ModelConfig) -> BufferShape:
 
     Raises: LoadError where layers differ in a way the buffers do not allow.
     """
-    shapes = {_layer_buffers(config.hidden_size, layer) for layer in config.layers}
-    widths = {(shape.qkv, shape.attention) for shape in shapes}
-    routed = {(shape.experts, shape.slots) for shape in shapes if shape.experts}
-    if len(widths) != 1 or len(routed) > 1:
-        raise LoadError("layers of different attention or routing sizes are not built yet")
-    qkv, attention = widths.pop()
+    widths = [_mixer_widths(layer.mixer) for layer in config.layers]
+    routed = {(moe.router.num_experts, moe.router.num_experts_per_tok) for moe in config.moe_specs}
+    if len(routed) > 1:
+        raise LoadError("layers of different routing sizes are not built yet")
     experts, slots = routed.pop() if routed else (0, 0)
-    return BufferShape(config.hidden_size, qkv, attention, experts, slots)
+    branched = config.residual_scale != 1.0 or any(layer.post_norms for layer in config.layers)
+    shared = any(moe.shared is not None for moe in config.moe_specs)
+    recurrent = max((width for width, _, kept in widths if not kept), default=0)
+    return BufferShape(
+        hidden=config.hidden_size,
+        qkv=max(width for width, _, _ in widths),
+        attention=max(width for _, width, _ in widths),
+        experts=experts,
+        slots=slots,
+        branch=config.hidden_size if branched else 0,
+        scratch=4 * recurrent + (config.hidden_size if shared else 0),
+    )
 
 
-def _layer_buffers(hidden: int, layer: LayerSpec) -> BufferShape:
-    attention = layer.attention
-    width = attention.num_heads * attention.head_dim
-    qkv = width + 2 * attention.num_kv_heads * attention.head_dim
-    if isinstance(layer.feed_forward, MoeSpec):
-        router = layer.feed_forward.router
-        return BufferShape(hidden, qkv, width, router.num_experts, router.num_experts_per_tok)
-    return BufferShape(hidden, qkv, width, 0, 0)
+def _mixer_widths(spec: MixerSpec) -> tuple[int, int, bool]:
+    """(first projection, input of the last one, whether it works in the buffers alone)."""
+    if isinstance(spec, AttentionSpec):
+        width = spec.num_heads * spec.head_dim
+        gate = width if spec.gate else 0
+        return width + spec.kv_elements_per_token + gate, width, True
+    if isinstance(spec, DeltaSpec):
+        width = spec.conv_width + spec.value_width + 2 * spec.num_value_heads
+        return width, spec.value_width, False
+    if isinstance(spec, Mamba2Spec):
+        return spec.in_width, spec.width, False
+    return 3 * spec.width, spec.width, False

@@ -3,37 +3,70 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from ftengine.layers.attention import Attention
 from ftengine.layers.context import BufferShape, StepContext
 from ftengine.layers.embedding import Embedding
 from ftengine.layers.linear import Linear
-from ftengine.layers.mlp import Mlp
-from ftengine.layers.moe import Moe
 from ftengine.layers.norm import RmsNorm
+
+
+class Block(Protocol):
+    """A mixer or a feed-forward."""
+
+    def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
+        """Add the block's output to `out`. Shape: normed, out [n, hidden]."""
+
+
+@dataclass(frozen=True)
+class Residual:
+    """stream += scale * post_norm(block(norm(stream)))."""
+
+    norm: RmsNorm
+    block: Block
+    post_norm: RmsNorm | None = None
+    scale: float = 1.0
+
+    def add_to_stream(
+        self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
+    ) -> None:
+        """Shape: stream [n, hidden]; normed the same, written."""
+        self.norm.apply(stream, normed)
+        if self.post_norm is None and self.scale == 1.0:
+            self.block.add_to(normed, stream, context)
+            return
+        branch = context.buffers.branch[: stream.shape[0]]
+        branch.zero_()
+        self.block.add_to(normed, branch, context)
+        if self.post_norm is not None:
+            self.post_norm.apply(branch, branch)
+        stream.add_(branch, alpha=self.scale)
 
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """stream += attention(norm(stream)); stream += feed_forward(norm(stream))."""
+    """First the mixer, then the feed-forward."""
 
-    attention_norm: RmsNorm
-    attention: Attention
-    feed_forward_norm: RmsNorm
-    feed_forward: Mlp | Moe
+    mixer: Residual
+    feed_forward: Residual
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A complete model on the CPU. Hidden states are float32."""
+    """A complete model on the CPU. Hidden states are float32.
+
+    logits = softcap(logit_scale * head); softcap(x) = c tanh(x / c), 0 = none.
+    """
 
     embedding: Embedding
     layers: tuple[DecoderLayer, ...]
     norm: RmsNorm
     head: Linear
     buffer_shape: BufferShape
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
 
     @property
     def vocab_size(self) -> int:
@@ -41,7 +74,7 @@ class Decoder:
         return self.embedding.vocab_size
 
     def forward(self, token_ids: torch.Tensor, context: StepContext) -> torch.Tensor:
-        """Run the layers and the last norm, storing keys and values on the way.
+        """Run the layers and the last norm, storing keys, values and states on the way.
 
         The last layer's feed-forward runs only for the rows in context.wanted.
         Shape: token_ids int64, at least as long as the step; result float32 [rows wanted, hidden],
@@ -52,20 +85,20 @@ class Decoder:
         self.embedding.apply(token_ids[: stream.shape[0]], stream)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            layer.attention_norm.apply(stream, normed)
-            layer.attention.add_to_stream(normed, context)
+            layer.mixer.add_to_stream(stream, normed, context)
             if index == last and context.wanted is not None:
                 if context.wanted.shape[0] == 0:
                     return stream[:0]
                 stream = stream[context.wanted]
                 normed = normed[: stream.shape[0]]
-            layer.feed_forward_norm.apply(stream, normed)
-            if isinstance(layer.feed_forward, Moe):
-                layer.feed_forward.add_to(normed, stream, buffers)
-            else:
-                layer.feed_forward.add_to(normed, stream)
+            layer.feed_forward.add_to_stream(stream, normed, context)
         return self.norm.apply(stream, normed)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Shape: hidden float32 [n, hidden] as forward gives it; out float32 [n, vocab_size]."""
-        return self.head.apply(hidden, out)
+        self.head.apply(hidden, out)
+        if self.logit_scale != 1.0:
+            out.mul_(self.logit_scale)
+        if self.logit_softcap:
+            out.div_(self.logit_softcap).tanh_().mul_(self.logit_softcap)
+        return out

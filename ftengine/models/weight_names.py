@@ -1,8 +1,6 @@
 """Checkpoint tensor names to our names: declarative rules, and what a complete model must hold.
 
-Our names: `embed`, `norm`, `head`, `layers.N.attn_norm`, `layers.N.ffn_norm`,
-`layers.N.attn.{q,k,v,o}` (+ `.bias`), `layers.N.attn.{q_norm,k_norm}`,
-`layers.N.mlp.{gate,up,down}` (+ `.bias`), `layers.N.router`, and one bank `layers.N.experts`.
+Our names stand in docs/ftw.md; the functions at the end of this file are their definition.
 """
 
 from __future__ import annotations
@@ -12,24 +10,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ftengine.models.spec import LayerSpec, MlpSpec, ModelConfig
+from ftengine.models.spec import (
+    AttentionSpec,
+    DeltaSpec,
+    LayerSpec,
+    Mamba2Spec,
+    MixerSpec,
+    MlpSpec,
+    ModelConfig,
+    MoeSpec,
+    ShortConvSpec,
+)
 
-EXPERT_PARTS = ("gate", "up", "down", "gate_up")
 STACKED = -1
 COPIED = -2
+
+BIAS_PARTS = ("gate_up_bias", "down_bias")
+"""Vectors of an expert; its matrices are gate, up (or both as gate_up) and down."""
 
 
 @dataclass(frozen=True)
 class Rule:
     """One checkpoint name pattern and where its tensor goes.
 
-    {layer} and {expert} in `source` stand for numbers. `part` is empty for a dense tensor, else one
-    of EXPERT_PARTS; an expert rule without {expert} is a tensor of all experts, [E, rows, cols].
+    {layer} and {expert} in `source` stand for numbers. `part` is empty for a dense tensor, else a
+    part of an expert; an expert rule without {expert} is a tensor of all experts, [E, rows, cols].
+    order: how the checkpoint has the rows: "" = as we do; "in_turn": those of gate and up take
+    turns; "columns": the matrix lies transposed, [cols, rows]; "columns_in_turn": both.
     """
 
     source: str
     target: str
     part: str = ""
+    order: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,12 +50,14 @@ class Place:
     """Where one checkpoint tensor goes: our name, its layer (-1 = none) and expert.
 
     expert STACKED is one tensor of all experts, COPIED one matrix that every expert repeats.
+    order: as Rule has it.
     """
 
     name: str
     layer: int
     expert: int
     part: str
+    order: str = ""
 
     @property
     def is_stacked(self) -> bool:
@@ -64,11 +79,26 @@ class WantedBank:
     num_experts: int
     hidden: int
     inter: int
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class RowPick:
+    """Rows of a matrix, or entries of its bias: [start, stop) of each of `groups` equal groups.
+
+    groups 0 = the whole matrix. So tensors that hold several projections are taken apart at load.
+    """
+
+    name: str
+    groups: int = 0
+    start: int = 0
+    stop: int = 0
 
 
 SKIPPED = re.compile(
     r"(^|\.)rotary_emb\.inv_freq$|(^|\.)masked_bias$|\.attn\.bias$|^rope_freqs\.weight$"
     r"|^(mtp|model\.mtp)\."
+    r"|^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower)\."
     r"|\.([qkv]_scale|kv_scale|input_scale|input_global_scale|activation_scale|output_scale)$"
 )
 """Tensors that carry nothing this engine needs."""
@@ -106,7 +136,8 @@ class Matcher:
 def _place(rule: Rule, groups: dict[str, str]) -> Place:
     layer = int(groups["layer"]) if groups.get("layer") else -1
     expert = int(groups["expert"]) if groups.get("expert") else STACKED
-    return Place(rule.target.replace("{layer}", str(layer)), layer, expert, rule.part)
+    name = rule.target.replace("{layer}", str(layer))
+    return Place(name, layer, expert, rule.part, rule.order)
 
 
 def match(rules: tuple[Rule, ...], name: str) -> Place | None:
@@ -118,8 +149,8 @@ def wanted_tensors(config: ModelConfig) -> dict[str, Wanted]:
     """Every dense tensor a complete model holds, in the order in which an FTW stores them."""
     wanted = {"embed": Wanted((config.vocab_size, config.hidden_size))}
     for number, layer in enumerate(config.layers):
-        for name, entry in _layer_tensors(config.hidden_size, layer):
-            wanted[f"layers.{number}.{name}"] = entry
+        for name, shape in _layer_tensors(config.hidden_size, layer):
+            wanted[f"layers.{number}.{name}"] = Wanted(shape)
     wanted["norm"] = Wanted((config.hidden_size,))
     if not config.tied_head:
         wanted["head"] = Wanted((config.vocab_size, config.hidden_size))
@@ -131,42 +162,113 @@ def wanted_banks(config: ModelConfig) -> dict[str, WantedBank]:
     banks = {}
     for number, layer in enumerate(config.layers):
         block = layer.feed_forward
-        if not isinstance(block, MlpSpec):
+        if isinstance(block, MoeSpec):
             banks[f"layers.{number}.experts"] = WantedBank(
-                block.router.num_experts, config.hidden_size, block.intermediate_size
+                block.router.num_experts, config.hidden_size, block.intermediate_size, block.bias
             )
     return banks
 
 
-def _layer_tensors(hidden: int, layer: LayerSpec) -> Iterator[tuple[str, Wanted]]:
-    attention = layer.attention
-    q_rows = attention.num_heads * attention.head_dim
-    kv_rows = attention.num_kv_heads * attention.head_dim
-    yield "attn_norm", Wanted((hidden,))
-    for name, rows, has_bias in (
-        ("q", q_rows, attention.qkv_bias),
-        ("k", kv_rows, attention.qkv_bias),
-        ("v", kv_rows, attention.qkv_bias),
-    ):
-        yield f"attn.{name}", Wanted((rows, hidden))
-        if has_bias:
-            yield f"attn.{name}.bias", Wanted((rows,))
-    if attention.qk_norm:
-        yield "attn.q_norm", Wanted((attention.head_dim,))
-        yield "attn.k_norm", Wanted((attention.head_dim,))
-    yield "attn.o", Wanted((hidden, q_rows))
-    if attention.out_bias:
-        yield "attn.o.bias", Wanted((hidden,))
-    yield "ffn_norm", Wanted((hidden,))
+Shapes = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def _layer_tensors(hidden: int, layer: LayerSpec) -> Shapes:
+    yield "attn_norm", (hidden,)
+    yield from _mixer_tensors(hidden, layer.mixer)
+    if layer.post_norms:
+        yield "attn_post_norm", (hidden,)
+    yield "ffn_norm", (hidden,)
     block = layer.feed_forward
-    if not isinstance(block, MlpSpec):
-        yield "router", Wanted((block.router.num_experts, hidden))
-        return
-    for name, shape in (
-        ("gate", (block.intermediate_size, hidden)),
-        ("up", (block.intermediate_size, hidden)),
-        ("down", (hidden, block.intermediate_size)),
-    ):
-        yield f"mlp.{name}", Wanted(shape)
-        if block.bias:
-            yield f"mlp.{name}.bias", Wanted(shape[:1])
+    if isinstance(block, MlpSpec):
+        yield from _mlp_tensors(hidden, block)
+    else:
+        yield from _moe_tensors(hidden, block)
+    if layer.post_norms:
+        yield "ffn_post_norm", (hidden,)
+
+
+def _mixer_tensors(hidden: int, mixer: MixerSpec) -> Shapes:
+    if isinstance(mixer, AttentionSpec):
+        return _attention_tensors(hidden, mixer)
+    if isinstance(mixer, DeltaSpec):
+        return _delta_tensors(hidden, mixer)
+    if isinstance(mixer, Mamba2Spec):
+        return _mamba2_tensors(hidden, mixer)
+    return _short_conv_tensors(hidden, mixer)
+
+
+def _attention_tensors(hidden: int, attention: AttentionSpec) -> Shapes:
+    width = attention.num_heads * attention.head_dim
+    kv_rows = attention.num_kv_heads * attention.head_dim
+    q_rows = 2 * width if attention.gate else width
+    for name, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
+        yield from _matrix(f"attn.{name}", rows, hidden, attention.qkv_bias)
+    if attention.qk_norm:
+        yield "attn.q_norm", (attention.head_dim,)
+        yield "attn.k_norm", (attention.head_dim,)
+    if attention.sinks:
+        yield "attn.sinks", (attention.num_heads,)
+    yield from _matrix("attn.o", hidden, width, attention.out_bias)
+
+
+def _delta_tensors(hidden: int, delta: DeltaSpec) -> Shapes:
+    heads, values = delta.num_value_heads, delta.value_width
+    if delta.fused:
+        yield "delta.qkvz", (delta.conv_width + values, hidden)
+        yield "delta.ba", (2 * heads, hidden)
+    else:
+        yield "delta.qkv", (delta.conv_width, hidden)
+        yield "delta.z", (values, hidden)
+        yield "delta.b", (heads, hidden)
+        yield "delta.a", (heads, hidden)
+    yield "delta.conv", (delta.conv_width, 1, delta.kernel)
+    yield "delta.a_log", (heads,)
+    yield "delta.dt_bias", (heads,)
+    yield "delta.norm", (delta.value_dim,)
+    yield "delta.o", (hidden, values)
+
+
+def _mamba2_tensors(hidden: int, mamba: Mamba2Spec) -> Shapes:
+    yield from _matrix("mamba.in", mamba.in_width, hidden, mamba.proj_bias)
+    yield "mamba.conv", (mamba.conv_width, 1, mamba.kernel)
+    if mamba.conv_bias:
+        yield "mamba.conv.bias", (mamba.conv_width,)
+    for name in ("a_log", "d", "dt_bias"):
+        yield f"mamba.{name}", (mamba.num_heads,)
+    yield "mamba.norm", (mamba.width,)
+    yield from _matrix("mamba.o", hidden, mamba.width, mamba.proj_bias)
+
+
+def _short_conv_tensors(hidden: int, conv: ShortConvSpec) -> Shapes:
+    yield from _matrix("conv.in", 3 * conv.width, hidden, conv.bias)
+    yield "conv.conv", (conv.width, 1, conv.kernel)
+    if conv.bias:
+        yield "conv.conv.bias", (conv.width,)
+    yield from _matrix("conv.o", hidden, conv.width, conv.bias)
+
+
+def _moe_tensors(hidden: int, block: MoeSpec) -> Shapes:
+    count = block.router.num_experts
+    yield from _matrix("router", count, hidden, block.router.bias)
+    if block.router.correction:
+        yield "router.correction", (count,)
+    if block.shared is not None:
+        yield from _mlp_tensors(hidden, block.shared)
+    if block.shared_gate:
+        yield "shared_gate", (1, hidden)
+
+
+def _mlp_tensors(hidden: int, block: MlpSpec) -> Shapes:
+    stem, width = block.stem, block.intermediate_size
+    if block.fused:
+        yield from _matrix(f"{stem}.gate_up", 2 * width, hidden, block.bias)
+    else:
+        yield from _matrix(f"{stem}.gate", width, hidden, block.bias)
+        yield from _matrix(f"{stem}.up", width, hidden, block.bias)
+    yield from _matrix(f"{stem}.down", hidden, width, block.bias)
+
+
+def _matrix(name: str, rows: int, cols: int, bias: bool) -> Shapes:
+    yield name, (rows, cols)
+    if bias:
+        yield f"{name}.bias", (rows,)

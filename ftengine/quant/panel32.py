@@ -51,11 +51,16 @@ ROW_ALIGN_BYTES = 4096
 
 @dataclass(frozen=True)
 class ExpertLayout:
-    """Where the two parts of a bank row lie. Units: bytes from the start of the row."""
+    """Where the parts of a bank row lie. Units: bytes from the start of the row.
+
+    The bias vectors exist only where the bank says so: gate's entries before up's.
+    """
 
     gate_up_offset: int
     down_offset: int
     row_bytes: int
+    gate_up_bias_offset: int = 0
+    down_bias_offset: int = 0
 
 
 def panel_format(fmt: QuantFormat | str) -> PanelFormat:

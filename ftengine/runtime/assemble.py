@@ -14,6 +14,7 @@ import torch
 
 from ftengine.cache.kv_pool import KvPool, page_bytes
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
+from ftengine.cache.state_pool import StatePool, slot_bytes
 from ftengine.config import EngineConfig
 from ftengine.device.host_memory import available_bytes
 from ftengine.device.torch_device import page_aligned, usable_cpus
@@ -22,7 +23,7 @@ from ftengine.kernels.dispatch import KernelChoice, choose_kernels
 from ftengine.loader.ftw import INDEX_NAME, FtwModel
 from ftengine.loader.load import check_complete, kernel_bytes, read_model_config
 from ftengine.loader.mapped import TieredWeights, mappable_bytes
-from ftengine.models.build import Builder, BuildLimits, buffer_shape, kv_shapes
+from ftengine.models.build import Builder, BuildLimits, buffer_shape, kv_shapes, state_shapes
 from ftengine.models.spec import ModelConfig
 from ftengine.protocol import PROTOCOL_VERSION, EngineInfo
 from ftengine.runtime.memory import MemoryManager
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _RESERVE_BYTES = 256 << 20
 """Left to the rest of the process and of the machine when needs are compared with what is free."""
+_LOCK_PART = 4
+"""One part of so many of the memory that is left over may be locked; others may need the rest."""
 
 
 class Progress:
@@ -75,7 +78,8 @@ class Assembled:
 class MemoryPlan:
     """Units: bytes; tokens per sequence; pages of 16 tokens.
 
-    mappable_bytes: the part of the weights that could stay on disk; on_disk: it does.
+    mappable_bytes: the part of the weights that could stay on disk; on_disk: it does. state_bytes:
+    states of recurrent layers, for all sequences that run at once.
     """
 
     context_tokens: int
@@ -85,12 +89,13 @@ class MemoryPlan:
     work_bytes: int
     mappable_bytes: int = 0
     on_disk: bool = False
+    state_bytes: int = 0
 
     @property
     def need_bytes(self) -> int:
         """All of it, without what stays on disk."""
         left = self.mappable_bytes if self.on_disk else 0
-        return self.weights_bytes - left + self.kv_bytes + self.work_bytes
+        return self.weights_bytes - left + self.kv_bytes + self.state_bytes + self.work_bytes
 
 
 def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Assembled:
@@ -110,7 +115,8 @@ def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Ass
         have = available_bytes()
         plan = choose_tier(plan_memory(config, model, spec), config.memory.tier, have)
         check_memory(plan, have)
-        weights = TieredWeights(model, config.compute.compute, progress.add, plan.on_disk)
+        room = lock_room(plan, have)
+        weights = TieredWeights(model, config.compute.compute, progress.add, plan.on_disk, room)
         assembled = _put_together(config, model, spec, plan, weights, choice, now_wall_s)
         if not plan.on_disk:
             model.check_rest()
@@ -121,7 +127,7 @@ def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> Mem
     """Sizes of everything, before anything is read. Raises: CapacityError."""
     context = config.context_tokens or spec.context_tokens
     context = min(context, spec.context_tokens)
-    one_page = page_bytes(kv_shapes(spec), DTYPES[config.compute.compute])
+    one_page = max(page_bytes(kv_shapes(spec), DTYPES[config.compute.compute]), 1)
     num_pages = pages_for(context) * config.num_parallel
     if config.memory.kv_bytes:
         num_pages = config.memory.kv_bytes // one_page
@@ -133,6 +139,7 @@ def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> Mem
         context = min(context, num_pages * PAGE_TOKENS)
     shape = buffer_shape(spec)
     per_token = 2 * shape.hidden + shape.qkv + shape.attention + shape.experts + 2 * shape.slots
+    per_token += shape.branch + shape.scratch
     inter = max(layer.feed_forward.intermediate_size for layer in spec.layers)
     per_token += (shape.slots or 1) * (2 * inter + shape.hidden)
     rows = max(HEAD_ROWS, config.num_parallel)
@@ -143,6 +150,7 @@ def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> Mem
         kv_bytes=num_pages * one_page,
         work_bytes=4 * (config.step_tokens * per_token + rows * spec.vocab_size),
         mappable_bytes=mappable_bytes(model),
+        state_bytes=config.num_parallel * slot_bytes(state_shapes(spec)),
     )
 
 
@@ -162,6 +170,13 @@ def choose_tier(plan: MemoryPlan, tier: str, have_bytes: int | None) -> MemoryPl
     return plan
 
 
+def lock_room(plan: MemoryPlan, have_bytes: int | None) -> int:
+    """Bytes that may be locked for experts read from disk: a part of what is left over."""
+    if have_bytes is None or not plan.on_disk:
+        return 0
+    return max(have_bytes - plan.need_bytes - _RESERVE_BYTES, 0) // _LOCK_PART
+
+
 def check_memory(plan: MemoryPlan, have_bytes: int | None) -> None:
     """Refuse what cannot fit. Raises: CapacityError with both numbers and what to change."""
     need = plan.need_bytes + _RESERVE_BYTES
@@ -170,7 +185,8 @@ def check_memory(plan: MemoryPlan, have_bytes: int | None) -> None:
     raise CapacityError(
         f"the model needs {need / 1e9:.2f} GB ({plan.weights_bytes / 1e9:.2f} GB weights, "
         f"{plan.kv_bytes / 1e9:.2f} GB for {plan.num_pages * PAGE_TOKENS} tokens of context, "
-        f"{plan.work_bytes / 1e9:.2f} GB work memory) and {have_bytes / 1e9:.2f} GB are free; "
+        f"{plan.state_bytes / 1e9:.2f} GB states, {plan.work_bytes / 1e9:.2f} GB work memory) and "
+        f"{have_bytes / 1e9:.2f} GB are free; "
         f"use a smaller context or fewer parallel requests, free memory, or use a smaller model"
     )
 
@@ -189,12 +205,14 @@ def _put_together(
     decoder = Builder(spec, weights, choice.kernels, limits, placement.store).decoder()
     pool = KvPool(kv_shapes(spec), plan.num_pages, DTYPES[config.compute.compute], page_aligned)
     dense_bytes = weights.held_bytes + weights.mapped_bytes - placement.store.host_bytes
-    taken_bytes = pool.total_bytes + plan.work_bytes + dense_bytes
+    states = None
+    if spec.has_state:
+        states = StatePool(state_shapes(spec), config.num_parallel, page_aligned)
+    taken_bytes = pool.total_bytes + plan.state_bytes + plan.work_bytes + dense_bytes
     slot_notes = start_slots(placement, config, spec, taken_bytes)
     pages = PageAllocator(plan.num_pages)
-    runner = Runner(
-        decoder, pool, RunnerLimits(plan.context_tokens, config.num_parallel, config.step_tokens)
-    )
+    step_limits = RunnerLimits(plan.context_tokens, config.num_parallel, config.step_tokens)
+    runner = Runner(decoder, pool, step_limits, states)
     scheduler = Scheduler(
         SchedulerLimits(
             plan.context_tokens, config.num_parallel, config.step_tokens, config.max_waiting
@@ -212,7 +230,13 @@ def _put_together(
         experts_per_token=experts_per_token(spec),
         automatic=slots_are_automatic(config),
     )
-    notes = (*spec.notes, *choice.notes, *weights.notes, *_context_notes(config, plan, spec))
+    notes = (
+        *spec.notes,
+        *spec.reference_notes,
+        *choice.notes,
+        *weights.notes,
+        *_context_notes(config, plan, spec),
+    )
     notes += (*slot_notes, *_tier_notes(weights), *_device_notes(config, placement))
     info = replace(
         _info(config, model, spec, choice, now_wall_s),

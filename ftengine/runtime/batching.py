@@ -9,7 +9,8 @@ import torch
 
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import PAGE_TOKENS, pages_for
-from ftengine.layers.context import StepContext, Workspace
+from ftengine.cache.state_pool import StatePool
+from ftengine.layers.context import Span, StepContext, Workspace
 from ftengine.scheduler.batch import Work
 
 
@@ -17,10 +18,16 @@ class StepInputs:
     """Index buffers for steps of at most max_tokens tokens and max_sequences sequences."""
 
     def __init__(
-        self, workspace: Workspace, pool: KvPool, max_sequences: int, context_tokens: int
+        self,
+        workspace: Workspace,
+        pool: KvPool,
+        max_sequences: int,
+        context_tokens: int,
+        states: StatePool | None = None,
     ) -> None:
         self._workspace = workspace
         self._pool = pool
+        self._states = states
         max_tokens = workspace.max_tokens
         max_pages = pages_for(context_tokens)
         self.token_ids = torch.zeros(max_tokens, dtype=torch.int64)
@@ -59,6 +66,8 @@ class StepInputs:
             wanted=None if wanted is None else torch.tensor(wanted, dtype=torch.int64),
             pool=self._pool,
             buffers=self._workspace.views(at),
+            states=self._states,
+            spans=() if self._states is None else _spans(work, self._states),
         )
 
     def _fill_row(self, row: int, at: int, item: Work) -> None:
@@ -83,3 +92,16 @@ class StepInputs:
         if self._rows[row] != pages:  # unchanged in 15 of 16 decode steps
             self._np_pages[row, : len(pages)] = pages
             self._rows[row] = pages
+
+
+def _spans(work: Items[Work], states: StatePool) -> tuple[Span, ...]:
+    """Where each sequence's tokens stand; a sequence at its beginning starts from nothing."""
+    spans = []
+    at = 0
+    for item in work:
+        slot = item.sequence.state_slot
+        if item.start == 0:
+            states.reset(slot)
+        spans.append(Span(slice(at, at + item.num_tokens), slot))
+        at += item.num_tokens
+    return tuple(spans)

@@ -11,13 +11,13 @@ import logging
 import queue
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from ftengine.config import EngineConfig
-from ftengine.errors import CapacityError, EngineError, RequestError
+from ftengine.errors import EngineError, RequestError
 from ftengine.protocol import (
+    EmbedReply,
+    EmbedRequest,
     EngineInfo,
     ErrorEvent,
     Event,
@@ -28,32 +28,28 @@ from ftengine.protocol import (
     MemoryState,
     ProgressEvent,
     TokenEvent,
-    TokenLogprob,
 )
 from ftengine.runtime.assemble import Assembled, Progress, assemble
+from ftengine.runtime.constrained import Grammars, Pending
+from ftengine.runtime.embedding import Embeddings
 from ftengine.runtime.metrics import Metrics, expert_text, prometheus_text
+from ftengine.runtime.outcomes import Result, error_event, result_of
 from ftengine.runtime.requests import LiveRequest, Publish
 from ftengine.runtime.runner import PromptLogits, Runner
-from ftengine.sampling.sampler import Choice, sample, token_logprobs
+from ftengine.sampling.sampler import Choice, Draw, sample, token_logprobs
 from ftengine.sampling.uniform import new_seed
 from ftengine.scheduler.batch import Batch, Work
 from ftengine.scheduler.scheduler import Scheduler
 from ftman.clock import SYSTEM, Clock
 
+if TYPE_CHECKING:  # llguidance is loaded when the first constraint comes
+    from ftengine.constraints.compiler import Compiled
+    from ftengine.constraints.matcher import TokenMatcher
+
 log = logging.getLogger(__name__)
 
 _FOLLOW_S = 1.0
 """How often expert slots follow the device's free memory."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Everything one request answered, in one piece. Exactly one of finish and error is set."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...]
-    finish: FinishEvent | None
-    error: ErrorEvent | None
 
 
 class Engine:
@@ -67,6 +63,8 @@ class Engine:
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._live: dict[str, LiveRequest] = {}
         self._assembled: Assembled | None = None
+        self._embeddings: Embeddings | None = None
+        self._grammars: Grammars | None = None
         self._state = "loading"
         self._error: str | None = None
         self._last_step_s: float | None = None
@@ -80,6 +78,17 @@ class Engine:
         except EngineError as error:
             self.fail(error.message)
             raise
+        runner, scheduler = self._assembled.runner, self._assembled.scheduler
+        self._embeddings = Embeddings(
+            scheduler, self.info.vocab_size, runner.hidden_size, self.config.num_parallel
+        )
+        self._grammars = Grammars(
+            self.config.ftw,
+            self.info.vocab_size,
+            scheduler.eos_ids,
+            self._commands.put,
+            self._clock,
+        )
         self._state = "ready"
         self._count()
 
@@ -129,6 +138,13 @@ class Engine:
         arrival_s = self._clock.monotonic()
         self._commands.put(lambda: self._accept(request, publish, arrival_s))
 
+    def embed(
+        self, request: EmbedRequest, answer: Callable[[EmbedReply | ErrorEvent], None]
+    ) -> None:
+        """Queue an embedding request from any thread; answered once, on the engine thread."""
+        arrival_s = self._clock.monotonic()
+        self._commands.put(lambda: self._accept_embed(request, answer, arrival_s))
+
     def abort(self, request_id: str) -> None:
         """End a request from any thread; it takes effect before the next step."""
         self._commands.put(lambda: self._abort(request_id))
@@ -147,6 +163,8 @@ class Engine:
 
     def close(self) -> None:
         """End the threads that experts and their device use; after the last step."""
+        if self._grammars is not None:
+            self._grammars.close()
         if self._assembled is not None:
             self._assembled.memory.placement.close()
 
@@ -197,10 +215,30 @@ class Engine:
         for request, into in zip(requests, events, strict=True):
             self.submit(request, into.append)
         self._receive(wait=False)
-        while self._loaded.scheduler.has_work:
+        while self._loaded.scheduler.has_work or len(self._compiling):
+            self.step()
+            self._receive(wait=not self._loaded.scheduler.has_work and len(self._compiling) > 0)
+        return [result_of(item) for item in events]
+
+    def embed_sync(self, request: EmbedRequest) -> EmbedReply | ErrorEvent:
+        """Run one embedding request to its end on this thread; for tests and benchmarks."""
+        found: list[EmbedReply | ErrorEvent] = []
+        self.embed(request, found.append)
+        self._receive(wait=False)
+        while not found:
             self.step()
             self._receive(wait=False)
-        return [_result(item) for item in events]
+        return found[0]
+
+    @property
+    def _compiling(self) -> Grammars:
+        assert self._grammars is not None, "load comes first"
+        return self._grammars
+
+    @property
+    def _pooling(self) -> Embeddings:
+        assert self._embeddings is not None, "load comes first"
+        return self._embeddings
 
     @property
     def _loaded(self) -> Assembled:
@@ -236,22 +274,68 @@ class Engine:
         self.metrics.requests += 1
         scheduler = self._loaded.scheduler
         try:
-            if self._state != "ready":
-                raise RequestError(
-                    "the engine is shutting down; send the request to a new one",
-                    code="draining",
-                    retryable=True,
-                )
+            self._refuse_when_draining()
             scheduler.check(request, self.info.vocab_size)
-            sequence = scheduler.add(request, arrival_s)
+            if request.constraint is None:
+                self._admit(request, publish, arrival_s)
+            else:
+                pending = Pending(request, publish, arrival_s)
+                self._compiling.start(pending, self._compiled, self.config.max_waiting)
+        except RequestError as error:
+            self._refuse(publish, error)
+        self._count()
+
+    def _admit(
+        self,
+        request: GenerateRequest,
+        publish: Publish,
+        arrival_s: float,
+        matcher: TokenMatcher | None = None,
+    ) -> None:
+        sequence = self._loaded.scheduler.add(request, arrival_s)
+        seed = new_seed() if request.sampling.seed is None else request.sampling.seed
+        self._live[request.request_id] = LiveRequest(sequence, publish, seed, matcher)
+        publish(ProgressEvent(0, sequence.num_prompt))
+
+    def _refuse(self, publish: Publish, error: EngineError) -> None:
+        self.metrics.refused += 1
+        publish(ErrorEvent(error.code, error.message, error.retryable))
+
+    def _compiled(self, pending: Pending, outcome: Compiled | EngineError) -> None:
+        if isinstance(outcome, EngineError):
+            self._refuse(pending.publish, outcome)
+            self._count()
+            return
+        self.metrics.constraints += 1
+        self.metrics.constraint_compile_s += outcome.seconds
+        try:
+            self._admit(pending.request, pending.publish, pending.arrival_s, outcome.matcher)
+        except RequestError as error:
+            self._refuse(pending.publish, error)
+        self._count()
+
+    def _accept_embed(
+        self,
+        request: EmbedRequest,
+        answer: Callable[[EmbedReply | ErrorEvent], None],
+        arrival_s: float,
+    ) -> None:
+        self.metrics.requests += 1
+        try:
+            self._refuse_when_draining()
+            self._pooling.accept(request, answer, arrival_s)
         except RequestError as error:
             self.metrics.refused += 1
-            publish(ErrorEvent(error.code, error.message, error.retryable))
-            return
-        seed = new_seed() if request.sampling.seed is None else request.sampling.seed
-        self._live[request.request_id] = LiveRequest(sequence, publish, seed)
-        publish(ProgressEvent(0, sequence.num_prompt))
+            answer(ErrorEvent(error.code, error.message, error.retryable))
         self._count()
+
+    def _refuse_when_draining(self) -> None:
+        if self._state != "ready":
+            raise RequestError(
+                "the engine is shutting down; send the request to a new one",
+                code="draining",
+                retryable=True,
+            )
 
     def _resize(
         self, request: MemoryRequest, answer: Callable[[MemoryState | ErrorEvent], None]
@@ -267,14 +351,25 @@ class Engine:
     def _abort(self, request_id: str) -> None:
         live = self._live.get(request_id)
         if live is None:
+            self._abort_other(request_id)
             return
         self._loaded.scheduler.finish(live.sequence, "abort")
         self.metrics.aborted += 1
         self._end(live, live.finish_event(self._clock.monotonic()))
         self._count()
 
+    def _abort_other(self, request_id: str) -> None:
+        """A request that is no sequence of its own: it embeds, or waits for its grammar."""
+        pending = self._compiling.drop(request_id)
+        if pending is not None:
+            pending.publish(ErrorEvent("aborted", "the request was aborted"))
+            self.metrics.aborted += 1
+        self.metrics.aborted += self._pooling.abort(request_id)
+        self._count()
+
     def _stop(self) -> None:
-        for request_id in list(self._live):
+        others = (*self._pooling.request_ids(), *self._compiling.request_ids())
+        for request_id in (*self._live, *others):
             self._abort(request_id)
         self._stopping = True
 
@@ -295,16 +390,60 @@ class Engine:
 
     def _compute(self, batch: Batch) -> dict[str, Choice]:
         runner = self._loaded.runner
-        wanting = [item for item in batch.work if _wants_prompt_logprobs(item)]
+        wanting = [item for item in batch.work if _wants_rows(item)]
         if wanting:
-            prompts, logits = runner.run_with_prompt_logits(batch, wanting)
-            for prompt in prompts:
+            rows = runner.run_with_rows(batch, wanting)
+            logits = rows.logits
+            for prompt in rows.prompts:
                 self._keep_prompt_logprobs(prompt)
+            for hidden in rows.hidden:
+                self._pooling.take(hidden)
         else:
             logits = runner.run(batch)
         ids = [item.sequence.request.request_id for item in batch.work if item.samples]
-        choices = sample(logits, [self._live[request_id].draw() for request_id in ids])
+        draws = {row: self._draw(request_id) for row, request_id in enumerate(ids)}
+        good = {row: draw for row, draw in draws.items() if draw is not None}
+        if len(good) < len(ids):
+            logits, ids = logits[list(good)], [ids[row] for row in good]
+        choices = sample(logits, list(good.values()))
         return dict(zip(ids, choices, strict=True))
+
+    def _draw(self, request_id: str) -> Draw | None:
+        """What to sample; None for a request that its constraint has just ended."""
+        live = self._live[request_id]
+        if live.matcher is None:
+            return live.draw()
+        started_s = self._clock.monotonic()
+        try:
+            mask = live.matcher.mask()
+        except EngineError as error:
+            self._fail_one(live, error_event(error))
+            return None
+        self.metrics.constraint_wait_s += self._clock.monotonic() - started_s
+        self.metrics.constraint_masks += 1
+        self.metrics.constraint_mask_s += mask.seconds
+        return live.draw(mask.allowed)
+
+    def _advance(self, choices: dict[str, Choice]) -> set[str]:
+        """Tell grammars what was chosen; returns the requests that nothing can follow any more."""
+        complete: set[str] = set()
+        for request_id, choice in choices.items():
+            live = self._live[request_id]
+            if live.matcher is None or choice.token_id in live.sequence.stop_ids:
+                continue
+            started_s = self._clock.monotonic()
+            try:
+                if live.matcher.advance(choice.token_id):
+                    complete.add(request_id)
+            except EngineError as error:
+                self._fail_one(live, error_event(error))
+            self.metrics.constraint_wait_s += self._clock.monotonic() - started_s
+        return complete
+
+    def _fail_one(self, live: LiveRequest, event: ErrorEvent) -> None:
+        self._loaded.scheduler.finish(live.sequence, "error")
+        self.metrics.failed += 1
+        self._end(live, event)
 
     def _keep_prompt_logprobs(self, prompt: PromptLogits) -> None:
         """Row i tells the chance of prompt token start + i + 1."""
@@ -323,10 +462,14 @@ class Engine:
         before = {item.sequence: item.sequence.num_generated for item in batch.work if item.samples}
         self._measure(batch, now - started_s)
         tokens = {request_id: choice.token_id for request_id, choice in choices.items()}
-        self._loaded.scheduler.commit(batch, tokens, now)
+        complete = self._advance(choices)
+        ended = self._loaded.scheduler.commit(batch, tokens, now, complete)
         self._last_step_s = now
+        self.metrics.finished += self._pooling.settle(ended, now)
         for item in batch.work:
-            live = self._live[item.sequence.request.request_id]
+            live = self._live.get(item.sequence.request.request_id)
+            if live is None or item.sequence.embeds:  # pooled, or ended by its constraint
+                continue
             if not item.samples:
                 done = min(item.sequence.num_computed, item.sequence.num_prompt)
                 live.publish(ProgressEvent(done, item.sequence.num_prompt))
@@ -339,6 +482,8 @@ class Engine:
             if item.sequence.reason:
                 self.metrics.finished += 1
                 self._end(live, live.finish_event(now))
+            elif live.matcher is not None:
+                live.matcher.prepare()
 
     def _measure(self, batch: Batch, seconds: float) -> None:
         self.metrics.steps += 1
@@ -351,11 +496,14 @@ class Engine:
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         log.exception("a step of %d sequences failed", len(batch.work))
-        event = _error_event(error)
+        event = error_event(error)
         for item in batch.work:
-            self._loaded.scheduler.finish(item.sequence, "error")
-            self.metrics.failed += 1
-            self._end(self._live[item.sequence.request.request_id], event)
+            if item.sequence.embeds:
+                self.metrics.failed += self._pooling.fail(item.sequence, event)
+                continue
+            live = self._live.get(item.sequence.request.request_id)
+            if live is not None:  # else its constraint ended it a moment before
+                self._fail_one(live, event)
 
     def _end(self, live: LiveRequest, event: FinishEvent | ErrorEvent) -> None:
         del self._live[live.request.request_id]
@@ -373,35 +521,13 @@ class Engine:
             return
         scheduler, pages = self._assembled.scheduler, self._assembled.pages
         self.metrics.running = scheduler.num_running
-        self.metrics.waiting = scheduler.num_waiting
+        self.metrics.waiting = scheduler.num_waiting + len(self._compiling)
         self.metrics.preemptions = scheduler.num_preemptions
         self.metrics.kv_pages = pages.num_pages
         self.metrics.kv_pages_free = pages.num_free
 
 
-def _wants_prompt_logprobs(item: Work) -> bool:
+def _wants_rows(item: Work) -> bool:
+    if item.sequence.embeds:
+        return True
     return item.sequence.request.prompt_logprobs and item.start < item.sequence.num_prompt
-
-
-def _error_event(error: Exception) -> ErrorEvent:
-    if isinstance(error, EngineError):
-        return ErrorEvent(error.code, error.message, error.retryable)
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
-        short = CapacityError(
-            f"memory ran out inside a step ({error}); use a smaller context, fewer parallel "
-            f"requests or fewer tokens per step",
-            code="out_of_memory",
-        )
-        return ErrorEvent(short.code, short.message, retryable=True)
-    return ErrorEvent("engine_error", f"the step failed: {type(error).__name__}: {error}")
-
-
-def _result(events: Items[Event]) -> Result:
-    tokens = [event for event in events if isinstance(event, TokenEvent)]
-    last = events[-1]
-    return Result(
-        token_ids=tuple(token for event in tokens for token in event.token_ids),
-        logprobs=tuple(item for event in tokens for item in event.logprobs),
-        finish=last if isinstance(last, FinishEvent) else None,
-        error=last if isinstance(last, ErrorEvent) else None,
-    )

@@ -23,6 +23,11 @@ class Metrics:
     completion_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    constraints: int = 0
+    constraint_compile_s: float = 0.0
+    constraint_masks: int = 0
+    constraint_mask_s: float = 0.0
+    constraint_wait_s: float = 0.0
     running: int = 0
     waiting: int = 0
     kv_pages: int = 0
@@ -41,6 +46,11 @@ _HELP = {
     "completion_tokens": ("counter", "Tokens generated."),
     "prefill_s": ("counter", "Seconds in steps that computed prompt tokens."),
     "decode_s": ("counter", "Seconds in steps that only decoded."),
+    "constraints": ("counter", "Requests whose constraint was compiled."),
+    "constraint_compile_s": ("counter", "Seconds from such a request to its first mask."),
+    "constraint_masks": ("counter", "Token masks made."),
+    "constraint_mask_s": ("counter", "Seconds in making them, beside the model's steps."),
+    "constraint_wait_s": ("counter", "Seconds that steps waited for grammars."),
     "running": ("gauge", "Sequences with a place."),
     "waiting": ("gauge", "Sequences in the queue."),
     "kv_pages": ("gauge", "KV pages in all."),

@@ -8,16 +8,31 @@ from ftengine.config import EngineConfig
 from ftengine.device.base import Device
 from ftengine.device.emulated import EmulatedDevice, EmulatedSettings
 from ftengine.device.host_memory import available_bytes
+from ftengine.device.machine import Machine
 from ftengine.errors import CapacityError
 from ftengine.experts.cpu import CpuStore
 from ftengine.experts.gpu import DeviceStore, StoreSettings
 from ftengine.experts.policy.budget import Hysteresis
-from ftengine.experts.policy.rates import Rates
+from ftengine.experts.timing import rates_of
 from ftengine.kernels.dispatch import Kernels
 from ftengine.models.spec import ModelConfig, MoeSpec, RouterSpec
 
-EMULATED_RATES = Rates(40e9, 50e9, 20e9, link_latency_s=0.0, copy_latency_s=0.0, cpu_latency_s=0.0)
-"""Of no machine: the emulated device has no time, its planner needs a ratio."""
+EMULATED_MACHINE = Machine(
+    name="emulated",
+    title="no real machine: what the virtual seconds of the emulated device are of",
+    vram_bytes=0,
+    ram_bytes=0,
+    device_bytes_per_s=1e12,
+    device_flops_per_s=1e14,
+    link_bytes_per_s=40e9,
+    host_bytes_per_s=50e9,
+    host_left_bytes_per_s=20e9,
+    link_latency_s=0.0,
+    copy_latency_s=0.0,
+    cpu_latency_s=0.0,
+    launch_s=0.0,
+)
+"""The planner needs ratios, whatever the speed of the processor that stands in for the device."""
 _UNKNOWN_MEMORY_BYTES = 8 << 30
 _RESERVE_BYTES = 512 << 20
 _RESERVE_SHARE = 0.05
@@ -51,7 +66,8 @@ def choose_placement(config: EngineConfig, spec: ModelConfig, kernels: Kernels) 
     device = None if compute.device == "cpu" else _emulated(config)
     if device is None or compute.chosen_strategy == "cpu" or not spec.num_experts:
         return Placement(CpuStore(kernels), device, "cpu")
-    settings = StoreSettings(compute.chosen_strategy, EMULATED_RATES, timed=False)
+    machine = EMULATED_MACHINE
+    settings = StoreSettings(compute.chosen_strategy, rates_of(machine), machine)
     return Placement(DeviceStore(kernels, device, settings), device, compute.chosen_strategy)
 
 

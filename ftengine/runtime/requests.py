@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ftengine.protocol import Event, FinishEvent, GenerateRequest, TokenLogprob
 from ftengine.sampling.sampler import Draw
 from ftengine.scheduler.sequence import Sequence
+
+if TYPE_CHECKING:  # llguidance is loaded when the first constraint comes
+    from ftengine.constraints.matcher import Ids, TokenMatcher
 
 Publish = Callable[[Event], None]
 """Called on the engine thread with each event; must return at once and not raise."""
@@ -20,6 +24,7 @@ class LiveRequest:
     sequence: Sequence
     publish: Publish
     seed: int
+    matcher: TokenMatcher | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
     @property
@@ -27,14 +32,15 @@ class LiveRequest:
         """The request as it came."""
         return self.sequence.request
 
-    def draw(self) -> Draw:
-        """What the sampler needs for the next token."""
+    def draw(self, allowed: Ids | None = None) -> Draw:
+        """What the sampler needs for the next token. allowed: as in Draw."""
         return Draw(
             sampling=self.request.sampling,
             seed=self.seed,
             counter=self.sequence.num_generated,
             tokens=self.sequence.tokens,
             logprobs=self.request.logprobs,
+            allowed=allowed,
         )
 
     def finish_event(self, now_s: float) -> FinishEvent:
@@ -52,4 +58,5 @@ class LiveRequest:
             decode_s=now_s - first_token,
             stop_token_id=sequence.stop_token_id,
             prompt_logprobs=tuple(self.prompt_logprobs),
+            notes=() if self.matcher is None else self.matcher.notes,
         )

@@ -10,6 +10,7 @@ import torch
 
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import pages_for
+from ftengine.cache.state_pool import StatePool
 from ftengine.layers.context import Workspace
 from ftengine.models.decoder import Decoder
 from ftengine.protocol import GenerateRequest
@@ -42,22 +43,62 @@ class PromptLogits:
     logits: torch.Tensor
 
 
-class Runner:
-    """Runs steps of one decoder over one KV pool."""
+@dataclass(frozen=True)
+class HiddenRows:
+    """Hidden states after the last norm of consecutive tokens of one sequence.
 
-    def __init__(self, decoder: Decoder, pool: KvPool, limits: RunnerLimits) -> None:
+    Shape: rows float32 [n, hidden]; row i belongs to token `start + i`; valid until the next step.
+    """
+
+    sequence: Sequence
+    start: int
+    rows: torch.Tensor
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """What a step gave beside the logits that choose tokens. Shape: logits as of Runner.run."""
+
+    prompts: list[PromptLogits]
+    hidden: list[HiddenRows]
+    logits: torch.Tensor
+
+
+class Runner:
+    """Runs steps of one decoder over one KV pool, and the states of recurrent layers."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        limits: RunnerLimits,
+        states: StatePool | None = None,
+    ) -> None:
         self._decoder = decoder
         self._pool = pool
+        self._states = states
         self._limits = limits
         workspace = Workspace(decoder.buffer_shape, limits.step_tokens)
-        self._inputs = StepInputs(workspace, pool, limits.max_sequences, limits.context_tokens)
+        self._inputs = StepInputs(
+            workspace, pool, limits.max_sequences, limits.context_tokens, states
+        )
         rows = max(HEAD_ROWS, limits.max_sequences)
         self._logits = torch.zeros(rows, decoder.vocab_size)
+
+    @property
+    def states(self) -> StatePool | None:
+        """States of recurrent layers; None where the model has none."""
+        return self._states
 
     @property
     def pool(self) -> KvPool:
         """The KV pool in use."""
         return self._pool
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers in a hidden state."""
+        return self._decoder.buffer_shape.hidden
 
     def use_pool(self, pool: KvPool) -> None:
         """Steps from now on use another pool; between steps only."""
@@ -73,23 +114,29 @@ class Runner:
         only_decodes = len(rows) == batch.num_tokens
         return self._head(self._forward(batch.work, None if only_decodes else rows))
 
-    def run_with_prompt_logits(
-        self, batch: Batch, wanting: Items[Work]
-    ) -> tuple[list[PromptLogits], torch.Tensor]:
-        """Like run, and also every row's logits of the works in `wanting`.
+    def run_with_rows(self, batch: Batch, wanting: Items[Work]) -> StepRows:
+        """Like run, and also every row of the works in `wanting`.
 
-        These are copies, made HEAD_ROWS at a time.
+        Of sequences that embed these are the hidden states, of others the logits: copies, made
+        HEAD_ROWS at a time.
         """
         hidden = self._forward(batch.work, None)
-        found: list[PromptLogits] = []
+        prompts: list[PromptLogits] = []
+        texts: list[HiddenRows] = []
         at = 0
         for item in batch.work:
-            if item in wanting:
-                for first, part in _blocks(hidden[at : at + item.num_tokens]):
-                    logits = self._head(part).clone()
-                    found.append(PromptLogits(item.sequence, item.start + first, logits))
+            rows = hidden[at : at + item.num_tokens]
             at += item.num_tokens
-        return found, self._head(hidden[_sampling_rows(batch.work)].contiguous())
+            if item not in wanting:
+                continue
+            if item.sequence.embeds:
+                texts.append(HiddenRows(item.sequence, item.start, rows))
+                continue
+            for first, part in _blocks(rows):
+                logits = self._head(part).clone()
+                prompts.append(PromptLogits(item.sequence, item.start + first, logits))
+        logits = self._head(hidden[_sampling_rows(batch.work)].contiguous())
+        return StepRows(prompts, texts, logits)
 
     def logits(self, token_ids: Iterable[int], chunk_tokens: int = 0) -> torch.Tensor:
         """Logits of every token of one text, computed alone in pages from page 0 on.
@@ -143,4 +190,5 @@ def _lone_sequence(tokens: list[int]) -> Sequence:
         stop_ids=frozenset(),
         tokens=tokens,
         pages=list(range(pages_for(len(tokens)))),
+        state_slot=0,
     )

@@ -3,7 +3,8 @@
 Order of the steps, as in llama.cpp: logit bias and penalties -> top_k -> typical_p -> top_p ->
 min_p -> temperature -> one draw. Each filter sees the probabilities renormalised over what the one
 before it left, at temperature 1. temperature 0 is the largest logit after bias and penalties,
-lowest id on ties. Reported log probabilities are the model's own: before bias, penalties and
+lowest id on ties. Where a constraint binds, tokens it does not allow are out of the race before
+top_k. Reported log probabilities are the model's own: before bias, penalties, constraint and
 temperature.
 
 Draws are counter-based (uniform.py): token n of a request is a function of its seed, n and its own
@@ -21,7 +22,7 @@ import torch
 from ftengine.errors import EngineError
 from ftengine.protocol import Sampling, TokenLogprob
 from ftengine.sampling import filters
-from ftengine.sampling.filters import Candidates, Floats
+from ftengine.sampling.filters import Candidates, Floats, Ids
 from ftengine.sampling.penalties import adjust, changes_logits
 from ftengine.sampling.uniform import uniform
 
@@ -31,6 +32,7 @@ class Draw:
     """One row to sample from.
 
     tokens: prompt and what was generated; counter: how many tokens were generated before.
+    allowed: the ids a constraint leaves, rising; None = all.
     """
 
     sampling: Sampling
@@ -38,6 +40,7 @@ class Draw:
     counter: int
     tokens: Sequence[int]
     logprobs: int | None = None
+    allowed: Ids | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ def _largest(logits: torch.Tensor) -> list[int]:
 
 
 def _is_plain(draw: Draw) -> bool:
+    if draw.allowed is not None:
+        return False
     return draw.sampling.temperature == 0 and not changes_logits(draw.sampling)
 
 
@@ -129,6 +134,14 @@ def _sample_row(row: Floats, draw: Draw) -> int:
     if changes_logits(sampling):
         row = row.copy()
         adjust(row, sampling, draw.tokens)
+    if draw.allowed is not None:
+        return int(draw.allowed[_choose(row[draw.allowed], draw)])
+    return _choose(row, draw)
+
+
+def _choose(row: Floats, draw: Draw) -> int:
+    """A place in the row."""
+    sampling = draw.sampling
     if sampling.temperature == 0:
         return int(row.argmax())
     kept = candidates_of(row, sampling)

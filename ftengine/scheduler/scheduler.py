@@ -19,6 +19,7 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Collection
+from collections.abc import Sequence as Items
 
 from ftengine.cache.policy.pages import PageAllocator, pages_for
 from ftengine.errors import CapacityError, RequestError
@@ -61,8 +62,14 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[str, Sequence] = {}
+        self._state_slots = list(range(limits.max_sequences - 1, -1, -1))
         self._arrivals = 0
         self.num_preemptions = 0
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        """Ids that end every reply."""
+        return self._eos_ids
 
     @property
     def num_running(self) -> int:
@@ -89,16 +96,22 @@ class Scheduler:
                 f"for the answer; shorten the prompt or load the model with a larger context",
                 code="context_length_exceeded",
             )
-        highest, lowest = max(request.token_ids), min(request.token_ids)
-        if lowest < 0 or highest >= vocab_size:
-            wrong = lowest if lowest < 0 else highest
-            raise RequestError(
-                f"token_ids holds {wrong}; ids of this model are 0 to {vocab_size - 1}"
-            )
+        _check_ids("token_ids", request.token_ids, vocab_size)
         _check_sampling(request.sampling, vocab_size)
 
-    def add(self, request: GenerateRequest, now_s: float) -> Sequence:
-        """Queue a request that passed `check`.
+    def check_input(self, token_ids: Items[int], vocab_size: int) -> None:
+        """The same for a text whose hidden states are wanted. Raises: RequestError."""
+        limit = self._limits.context_tokens
+        if len(token_ids) > limit:
+            raise RequestError(
+                f"an input has {len(token_ids)} tokens and the context holds {limit}; shorten it "
+                f"or load the model with a larger context",
+                code="context_length_exceeded",
+            )
+        _check_ids("inputs", token_ids, vocab_size)
+
+    def add(self, request: GenerateRequest, now_s: float, *, embeds: bool = False) -> Sequence:
+        """Queue a request that passed `check`, or with `embeds` an input that passed `check_input`.
 
         Raises: RequestError "queue_full", or "duplicate_request" for an id in flight.
         """
@@ -114,7 +127,7 @@ class Scheduler:
                 code="queue_full",
                 retryable=True,
             )
-        sequence = self._new_sequence(request, now_s)
+        sequence = self._new_sequence(request, now_s, embeds)
         self._waiting.append(sequence)
         self._by_id[request.request_id] = sequence
         return sequence
@@ -164,9 +177,16 @@ class Scheduler:
                 item.sequence.first_step_s = now_s
         return Batch(kept) if kept else None
 
-    def commit(self, batch: Batch, tokens: dict[str, int], now_s: float) -> list[Sequence]:
+    def commit(
+        self,
+        batch: Batch,
+        tokens: dict[str, int],
+        now_s: float,
+        complete: Collection[str] = (),
+    ) -> list[Sequence]:
         """Record a finished step: `tokens` holds the chosen token of each sampling sequence.
 
+        complete: requests whose constraint lets nothing follow that token.
         Returns the sequences that ended with it, with their reason set.
         """
         ended: list[Sequence] = []
@@ -176,10 +196,15 @@ class Scheduler:
                 continue
             sequence.num_computed = item.start + item.num_tokens
             if item.samples:
-                self._append(sequence, tokens[sequence.request.request_id], now_s)
-                if sequence.reason:
-                    self.finish(sequence, sequence.reason)
-                    ended.append(sequence)
+                request_id = sequence.request.request_id
+                self._append(sequence, tokens[request_id], now_s)
+                if request_id in complete and sequence.num_generated:
+                    sequence.reason = "stop"
+            elif sequence.embeds and not sequence.num_pending:
+                sequence.reason = "embedded"
+            if sequence.reason:
+                self.finish(sequence, sequence.reason)
+                ended.append(sequence)
         return ended
 
     def resize_pages(self, num_pages: int) -> dict[int, int]:
@@ -209,13 +234,14 @@ class Scheduler:
         self._pages.check_integrity()
         held = [page for item in self._running for page in item.pages]
         assert len(held) == self._pages.num_pages - self._pages.num_free, "pages leaked"
-        assert len(self._running) <= self._limits.max_sequences
+        slots = [item.state_slot for item in self._running]
+        assert sorted(slots + self._state_slots) == list(range(self._limits.max_sequences))
         for sequence in self._running:
             assert sequence.state == RUNNING
             assert len(sequence.pages) >= pages_for(sequence.num_computed)
         assert all(item.state == WAITING and not item.pages for item in self._waiting)
 
-    def _new_sequence(self, request: GenerateRequest, now_s: float) -> Sequence:
+    def _new_sequence(self, request: GenerateRequest, now_s: float, embeds: bool) -> Sequence:
         limit = self._limits.context_tokens
         if request.max_tokens >= 0:
             limit = min(limit, len(request.token_ids) + request.max_tokens)
@@ -227,6 +253,7 @@ class Scheduler:
             limit_tokens=limit,
             stop_ids=self._eos_ids | frozenset(request.stop_token_ids),
             tokens=list(request.token_ids),
+            embeds=embeds,
         )
 
     def _admit(self) -> None:
@@ -236,6 +263,7 @@ class Scheduler:
                 return
             self._waiting.popleft()
             head.state = RUNNING
+            head.state_slot = self._state_slots.pop()
             self._running.append(head)
             self._running.sort(key=lambda item: item.order)
 
@@ -264,7 +292,7 @@ class Scheduler:
         missing = pages_for(end) - len(sequence.pages)
         if missing > 0 and not self._reserve(sequence, missing):
             return False
-        samples = end == len(sequence.tokens)
+        samples = end == len(sequence.tokens) and not sequence.embeds
         work.append(Work(sequence, sequence.num_computed, count, samples))
         return True
 
@@ -292,6 +320,9 @@ class Scheduler:
         self._pages.release(sequence.pages)
         sequence.pages = []
         sequence.num_computed = 0
+        if sequence.state_slot >= 0:
+            self._state_slots.append(sequence.state_slot)
+            sequence.state_slot = -1
 
     def _append(self, sequence: Sequence, token: int, now_s: float) -> None:
         if sequence.first_token_s is None:
@@ -305,6 +336,13 @@ class Scheduler:
         sequence.tokens.append(token)
         if len(sequence.tokens) >= sequence.limit_tokens:
             sequence.reason = "length"
+
+
+def _check_ids(name: str, token_ids: Items[int], vocab_size: int) -> None:
+    highest, lowest = max(token_ids), min(token_ids)
+    if lowest < 0 or highest >= vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise RequestError(f"{name} holds {wrong}; ids of this model are 0 to {vocab_size - 1}")
 
 
 def _check_sampling(sampling: Sampling, vocab_size: int) -> None:

@@ -20,7 +20,9 @@ class Sequence:
     """A prompt and what was generated after it.
 
     Units: seconds on the caller's monotonic clock; num_computed = tokens whose K and V are in the
-    pages; limit_tokens = most tokens (prompt included) this sequence may ever hold.
+    pages; limit_tokens = most tokens (prompt included) this sequence may ever hold. embeds: only
+    the prompt's hidden states are wanted, and nothing is generated. state_slot = where recurrent
+    layers keep its state while it runs, -1 while it does not.
     """
 
     request: GenerateRequest
@@ -31,12 +33,14 @@ class Sequence:
     tokens: list[int] = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
     num_computed: int = 0
+    state_slot: int = -1
     state: str = WAITING
     reason: str = ""
     stop_token_id: int | None = None
     first_step_s: float | None = None
     first_token_s: float | None = None
     preemptions: int = 0
+    embeds: bool = False
 
     @property
     def num_prompt(self) -> int:

@@ -1,20 +1,23 @@
-"""The routes as a plain ASGI application: /health, /info, /generate, /memory, /metrics.
+"""The routes as a plain ASGI application: /health, /info, /generate, /embed, /memory, /metrics.
 
-No framework: five routes, JSON or NDJSON bodies. Life and death of the process stand in serve.py,
+No framework: six routes, JSON or NDJSON bodies. Life and death of the process stand in serve.py,
 the event stream of one request in stream.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ftengine.errors import RequestError
 from ftengine.protocol import (
     LINE_LIMIT_BYTES,
+    EmbedReply,
+    EmbedRequest,
     ErrorEvent,
     GenerateRequest,
     MemoryRequest,
@@ -39,6 +42,7 @@ _METHODS = {
     "/info": "GET",
     "/metrics": "GET",
     "/generate": "POST",
+    "/embed": "POST",
     "/memory": "POST",
 }
 
@@ -62,6 +66,8 @@ class App:
         path = scope["path"]
         if path == "/generate":
             await self._generate(receive, send)
+        elif path == "/embed":
+            await self._embed(receive, send)
         elif path == "/memory":
             await self._memory(receive, send)
         elif path == "/health":
@@ -103,20 +109,30 @@ class App:
         if request is not None:
             await EventStream(self._engine, request).run(receive, send)
 
+    async def _embed(self, receive: Receive, send: Send) -> None:
+        request = await self._read(EmbedRequest, receive, send)
+        if request is None:
+            return
+        answered = Answered[EmbedReply]()
+        self._engine.embed(request, answered.answer)
+        gone = asyncio.create_task(_until_gone(receive))
+        either: set[asyncio.Future[Any]] = {answered.future, gone}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if answered.future.done():
+                await _send_answer(send, answered.future.result())
+        finally:
+            gone.cancel()
+            if not answered.future.done():
+                self._engine.abort(request.request_id)
+
     async def _memory(self, receive: Receive, send: Send) -> None:
         request = await self._read(MemoryRequest, receive, send)
         if request is None:
             return
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[MemoryState | ErrorEvent] = loop.create_future()
-
-        def answer(found: MemoryState | ErrorEvent) -> None:
-            loop.call_soon_threadsafe(answered.set_result, found)
-
-        self._engine.resize(request, answer)
-        found = await answered
-        status = status_of(found.code) if isinstance(found, ErrorEvent) else 200
-        await _send(send, status, encode(found))
+        answered = Answered[MemoryState]()
+        self._engine.resize(request, answered.answer)
+        await _send_answer(send, await answered.future)
 
     async def _read(self, kind: type[T], receive: Receive, send: Send) -> T | None:
         """The body as a wire message; None when the client left or was refused here."""
@@ -135,6 +151,34 @@ class App:
             await _send_error(send, 503, *self._not_ready_event())
             return None
         return request
+
+
+class Answered(Generic[T]):
+    """One answer on its way from the engine thread to the event loop it is made on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[T | ErrorEvent] = self._loop.create_future()
+
+    def answer(self, found: T | ErrorEvent) -> None:
+        """On the engine thread."""
+        # a closed loop: the process is ending and nobody waits any more
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take, found)
+
+    def _take(self, found: T | ErrorEvent) -> None:
+        if not self.future.done():
+            self.future.set_result(found)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_answer(send: Send, found: object) -> None:
+    status = status_of(found.code) if isinstance(found, ErrorEvent) else 200
+    await _send(send, status, encode(found))
 
 
 async def _read_body(receive: Receive) -> bytes | None:

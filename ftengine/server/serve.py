@@ -20,6 +20,7 @@ from pathlib import Path
 import uvicorn
 
 from ftengine.config import EngineConfig, ServerConfig
+from ftengine.constraints.worker import STACK_BYTES, start_deep
 from ftengine.errors import EngineError, RequestError
 from ftengine.protocol import PROTOCOL_VERSION, Hello, encode_line
 from ftengine.runtime.engine import Engine
@@ -73,8 +74,7 @@ class EngineProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._start_drain)
-        thread = threading.Thread(target=self._engine_main, name="engine", daemon=True)
-        thread.start()
+        thread = start_deep(self._engine_main, "engine", STACK_BYTES)
         while not serving.done() and not self._is_over(thread):
             await asyncio.sleep(_TICK_S)
         self._engine.stop()

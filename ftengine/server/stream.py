@@ -13,7 +13,7 @@ from typing import Any
 from ftengine.protocol import ErrorEvent, Event, FinishEvent, GenerateRequest, encode, encode_line
 from ftengine.runtime.engine import Engine
 
-_STATUS = {"queue_full": 503, "draining": 503, "loading": 503, "too_large": 413}
+_STATUS = {"queue_full": 503, "draining": 503, "loading": 503, "aborted": 503, "too_large": 413}
 _NDJSON = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
 
 

@@ -200,6 +200,10 @@ class Catalog:
         """Weights turned out to be damaged although their sizes are right: a pull repairs them."""
         self._sizes.condemn(self._ftw(ftw_id), problem)
 
+    def absolve(self, ftw_id: str) -> None:
+        """Weights were mended in place: their sizes decide again."""
+        self._sizes.forget(self._ftw(ftw_id))
+
     def verify(self, model: Model, on_bytes: Callable[[int], None] | None = None) -> list[Damage]:
         """Read every byte of a model; list what is damaged. Slow: for a thread, not the loop."""
         return verify_model(model, self.blobs, on_bytes)

@@ -14,7 +14,15 @@ from typing import Any
 from ftman.chat import traced
 from ftman.chat.go_template import GoTemplate
 from ftman.chat.gotext.values import JsonList, JsonMap, Struct
-from ftman.chat.traced import OTHER_VALUE, content_origin, detail_origin, join, trace
+from ftman.chat.traced import (
+    OTHER_VALUE,
+    call_origin,
+    content_origin,
+    detail_origin,
+    join,
+    thinking_origin,
+    trace,
+)
 from ftman.chat.types import Message
 
 _JOINT = "\n\n"
@@ -77,7 +85,11 @@ def _turn(idx: int, message: Message) -> _Turn:
     origin = content_origin(idx)
     role = trace(message.role, detail_origin(idx))
     return _Turn(
-        role, trace(message.content, origin), trace(message.thinking, origin), message, idx
+        role,
+        trace(message.content, origin),
+        trace(message.thinking, thinking_origin(idx)),
+        message,
+        idx,
     )
 
 
@@ -109,7 +121,9 @@ def _common(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _message_struct(turn: _Turn) -> Struct:
     message, origin = turn.message, detail_origin(turn.idx)
-    calls = [_call(idx, call, origin) for idx, call in enumerate(message.tool_calls)]
+    calls = [
+        _call(idx, call, call_origin(turn.idx, idx)) for idx, call in enumerate(message.tool_calls)
+    ]
     fields = {
         "Role": turn.role,
         "Content": turn.content,

@@ -6,7 +6,7 @@ Not here: reasoning and tool-call formats, which sit on top of this text, and th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,65 +98,48 @@ class _Pending:
     end: int
 
 
-class TextStream:
-    """Turns the token events of one generation into text deltas.
+class StopFilter:
+    """Lets text through up to the first stop string, which ends it and is not part of it.
 
-    Text that may become a stop string, and unfinished code points, are held back. `stopped` is the
-    stop string that ended the text, which is not part of it; tokens after it are ignored.
+    Text that may become a stop string is held back. Tokens go out with the end of their text.
+    `stopped` is the stop string that ended the text; what comes after it is ignored.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()):
-        self._tokenizer = tokenizer
-        self._decoder = tokenizer.stream()
-        self._matcher = StopMatcher(stop)
+    def __init__(self, stop: Sequence[str] = ()):
+        self._matcher = StopMatcher(stop) if any(stop) else None
         self._held = ""
         self._sent = 0
-        self._decoded = 0
+        self._taken = 0
         self._waiting: deque[_Pending] = deque()
-        self._unplaced: list[_Pending] = []
         self.stopped: str | None = None
 
-    def feed(self, event: TokenEvent) -> list[TextDelta]:
-        """Take generated tokens; returns the text that is settled, with its tokens."""
+    def place(self, pending: Iterable[_Pending]) -> None:
+        """Expect tokens, in the order of their texts."""
+        self._waiting.extend(pending)
+
+    def feed(self, delta: TextDelta) -> list[TextDelta]:
+        """Take a delta; its last token ends where it ends."""
         if self.stopped is not None:
             return []
-        fresh: list[str] = []
-        for idx, token_id in enumerate(event.token_ids):
-            text = self._decoder.feed([token_id])
-            fresh.append(text)
-            if event.logprobs:
-                self._unplaced.append(self._pending(event.logprobs[idx]))
-            self._place(text)
-        return self._deltas("".join(fresh), final=False)
+        if self._matcher is None:
+            return [delta]
+        low, end = self._taken, self._taken + len(delta.text)
+        placed = []
+        for token in reversed(delta.tokens):
+            start = max(low, end - len(token.text))
+            placed.append(_Pending(token, start, end))
+            end = start
+        self.place(reversed(placed))
+        return self.push(delta.text)
 
-    def finish(self) -> list[TextDelta]:
-        """End the text: what was held back comes out, if no stop string ended it before."""
+    def push(self, fresh: str, *, final: bool = False) -> list[TextDelta]:
+        """Take text whose tokens were placed; returns what is settled."""
         if self.stopped is not None:
             return []
-        rest = self._decoder.flush()
-        self._place(rest, final=True)
-        return self._deltas(rest, final=True)
-
-    def _pending(self, entry: Logprob) -> _Pending:
-        tokenizer = self._tokenizer
-        top = tuple(
-            (tokenizer.token_text(token_id), logprob, tokenizer.token_bytes(token_id))
-            for token_id, logprob in entry.top
-        )
-        text, data = tokenizer.token_text(entry.token_id), tokenizer.token_bytes(entry.token_id)
-        return _Pending(TokenText(text, entry.logprob, data, top), self._decoded, self._decoded)
-
-    def _place(self, text: str, *, final: bool = False) -> None:
-        """Give tokens their place once the text they are part of is decoded."""
-        self._decoded += len(text)
-        if text or final:
-            for pending in self._unplaced:
-                pending.end = self._decoded
-            self._waiting.extend(self._unplaced)
-            self._unplaced.clear()
-
-    def _deltas(self, fresh: str, *, final: bool) -> list[TextDelta]:
+        self._taken += len(fresh)
         text, cut = self._held + fresh, len(self._held)
+        if self._matcher is None:
+            return self._emit(text, last=final)
         for char in fresh:
             cut += 1
             found = self._matcher.step(char)
@@ -180,3 +163,61 @@ class TextStream:
         if pending.end <= self._sent:
             return True
         return last and (pending.start < self._sent or self.stopped is None)
+
+
+class TextStream:
+    """Turns the token events of one generation into text deltas, up to the first stop string.
+
+    Unfinished code points are held back. visible: special tokens whose text is part of the text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), visible: Collection[str] = ()
+    ):
+        self._tokenizer = tokenizer
+        self._decoder = tokenizer.stream(visible=visible)
+        self._filter = StopFilter(stop)
+        self._decoded = 0
+        self._unplaced: list[_Pending] = []
+
+    @property
+    def stopped(self) -> str | None:
+        """The stop string that ended the text, None while none did."""
+        return self._filter.stopped
+
+    def feed(self, event: TokenEvent) -> list[TextDelta]:
+        """Take generated tokens; returns the text that is settled, with its tokens."""
+        if self.stopped is not None:
+            return []
+        fresh: list[str] = []
+        for idx, token_id in enumerate(event.token_ids):
+            text = self._decoder.feed([token_id])
+            fresh.append(text)
+            if event.logprobs:
+                self._unplaced.append(self._pending(event.logprobs[idx]))
+            self._place(text)
+        return self._filter.push("".join(fresh))
+
+    def finish(self) -> list[TextDelta]:
+        """End the text: what was held back comes out, if no stop string ended it before."""
+        rest = self._decoder.flush()
+        self._place(rest, final=True)
+        return self._filter.push(rest, final=True)
+
+    def _pending(self, entry: Logprob) -> _Pending:
+        tokenizer = self._tokenizer
+        top = tuple(
+            (tokenizer.token_text(token_id), logprob, tokenizer.token_bytes(token_id))
+            for token_id, logprob in entry.top
+        )
+        text, data = tokenizer.token_text(entry.token_id), tokenizer.token_bytes(entry.token_id)
+        return _Pending(TokenText(text, entry.logprob, data, top), self._decoded, self._decoded)
+
+    def _place(self, text: str, *, final: bool = False) -> None:
+        """Give tokens their place once the text they are part of is decoded."""
+        self._decoded += len(text)
+        if text or final:
+            for pending in self._unplaced:
+                pending.end = self._decoded
+            self._filter.place(self._unplaced)
+            self._unplaced.clear()

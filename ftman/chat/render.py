@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from bisect import bisect_left
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ftman.chat import traced
+from ftman.chat.anchors import anchors_of
+from ftman.chat.formats.registry import detect, format_named
 from ftman.chat.go_chat import render_insert, render_messages
 from ftman.chat.go_template import GoTemplate
 from ftman.chat.template import JinjaTemplates, TemplateRaisedError
-from ftman.chat.tokenizer import Offsets, Span, Tokenizer
-from ftman.chat.traced import TEMPLATE, content_origin, message_of
+from ftman.chat.tokenizer import Span, Tokenizer
+from ftman.chat.traced import TEMPLATE, content_origin
 from ftman.chat.types import Message, Prompt
 from ftman.errors import UnsupportedError, UsageError
 
@@ -31,6 +34,10 @@ DEFAULT_GO = "{{ .Prompt }}"
 """Used when a model has no template at all."""
 
 _JOINT = "\n\n"
+_ITERATES = re.compile(
+    r"arguments['\"\]]*\s*(\|\s*(tojson|items|dictsort)|\.items|is\s+(not\s+)?(mapping|string))"
+)
+"""How a template treats arguments that it takes as a mapping."""
 
 
 @dataclass(frozen=True)
@@ -119,32 +126,41 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
         spans.append(Span(traced.plain(text[at : at + length]), special=origin == TEMPLATE))
         at += length
     ids, offsets = tokenizer.encode_spans(spans)
-    anchors = _anchors(tokenizer, ids, offsets, traced.runs_of(text))
+    anchors = anchors_of(tokenizer, ids, offsets, traced.runs_of(text))
     whole = tokenizer.with_bos(ids)
     shift = len(whole) - len(ids)
     kept = sorted({anchor + shift for anchor in anchors if 0 < anchor + shift < len(whole)})
     return Prompt(tuple(whole), tuple(kept), traced.plain(text))
 
 
-def capabilities_of(template: ChatTemplate) -> tuple[str, ...]:
-    """What a model can do by its template: completion, insert, tools, thinking."""
-    found = ["completion"]
+def capabilities_of(template: ChatTemplate, parser: str = "") -> tuple[str, ...]:
+    """What a model can do by its template and its declared format: completion, insert, tools,
+    thinking."""
+    declared = format_named(parser) if parser else None
     if template.go:
         try:
             parsed = GoTemplate.parse(template.go)
         except UsageError:
             return ("completion",)
-        found += ["insert"] if parsed.mentions(".Suffix") else []
-        found += ["tools"] if parsed.mentions(".Tools") else []
-        found += ["thinking"] if parsed.thinking_tags() is not None else []
-        return tuple(found)
-    source = template.jinja
-    found += ["tools"] if "tools" in source or "tool_call" in source else []
-    splits = "split('</think>')" in source or 'split("</think>")' in source
-    tags = "<think>" in source and "</think>" in source
-    if tags or (splits and "reasoning_content" not in source):
-        found.append("thinking")
-    return tuple(found)
+        found = {
+            "insert": parsed.mentions(".Suffix"),
+            "tools": parsed.mentions(".Tools"),
+            "thinking": parsed.thinking_tags() is not None,
+        }
+    else:
+        source = template.jinja
+        splits = "split('</think>')" in source or 'split("</think>")' in source
+        marks = detect(source).reasoning
+        tags = marks is not None and marks.start in source and marks.end in source
+        found = {
+            "insert": False,
+            "tools": "tools" in source or "tool_call" in source,
+            "thinking": tags or (splits and "reasoning_content" not in source),
+        }
+    if declared is not None:
+        found["tools"] |= declared.has_calls
+        found["thinking"] |= declared.reasoning is not None
+    return ("completion", *(name for name, has in found.items() if has))
 
 
 async def _render_jinja(
@@ -164,17 +180,40 @@ async def _render_jinja(
             "tools": None,
             "documents": None,
             **_thinking_values(given),
-            "messages": [_message_dict(message) for message in attempt],
             "add_generation_prompt": add_generation_prompt and not continues,
         }
         try:
-            text = await templates.render(source, values, trusted=tokenizer.special_tokens)
+            text = await _with_messages(templates, source, values, attempt, tokenizer)
         except TemplateRaisedError as error:
             refusal = refusal or error
             continue
         return _cut_after(text, len(attempt) - 1) if continues else text
     assert refusal is not None
     raise refusal
+
+
+async def _with_messages(
+    templates: JinjaTemplates,
+    source: str,
+    values: Mapping[str, Any],
+    messages: Sequence[Message],
+    tokenizer: Tokenizer,
+) -> str:
+    """Render with the arguments of calls as the template seems to want them, mappings or JSON
+    texts; if it breaks on them, as the other."""
+    has_calls = any(message.tool_calls for message in messages)
+    as_text = has_calls and "arguments" in source and not _ITERATES.search(source)
+    for other in (False, True):
+        forms = [_message_dict(message, as_text is not other) for message in messages]
+        try:
+            return await templates.render(
+                source, {**values, "messages": forms}, trusted=tokenizer.special_tokens
+            )
+        except UsageError as error:
+            if error.code != "template_error" or other or not has_calls:
+                raise
+            first = error
+    raise first
 
 
 def _attempts(messages: Sequence[Message]) -> Iterator[list[Message]]:
@@ -257,12 +296,12 @@ def _thinking_values(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _message_dict(message: Message) -> dict[str, Any]:
+def _message_dict(message: Message, as_text: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.thinking:
         fields |= {"reasoning_content": message.thinking, "thinking": message.thinking}
     if message.tool_calls:
-        fields["tool_calls"] = [{"type": "function", **call} for call in message.tool_calls]
+        fields["tool_calls"] = [_call_dict(call, as_text) for call in message.tool_calls]
     if message.tool_name:
         fields["name"] = message.tool_name
     if message.tool_call_id:
@@ -270,32 +309,10 @@ def _message_dict(message: Message) -> dict[str, Any]:
     return fields
 
 
-def _anchors(
-    tokenizer: Tokenizer, ids: Sequence[int], offsets: Offsets, runs: traced.Runs
-) -> Iterator[int]:
-    """Token offsets of content edges and message starts. A message starts at the last control
-    token between the message before it and its own first character."""
-    starts = [start for start, _ in offsets]
-    at = behind = 0
-    current = -1
-    for length, origin in [*runs, (0, TEMPLATE)]:
-        message = message_of(origin)
-        ends = not length
-        if (message >= 0 and message != current) or ends:
-            yield _start_of_message(tokenizer, ids, starts, behind, at)
-            current = message
-        if message >= 0 and origin == content_origin(message):
-            yield bisect_left(starts, at)
-            yield bisect_left(starts, at + length)
-        at += length
-        behind = at if message >= 0 else behind
-
-
-def _start_of_message(
-    tokenizer: Tokenizer, ids: Sequence[int], starts: Sequence[int], behind: int, at: int
-) -> int:
-    low, high = bisect_left(starts, behind), bisect_left(starts, at)
-    for idx in range(high - 1, low - 1, -1):
-        if tokenizer.is_control(ids[idx]):
-            return idx
-    return high
+def _call_dict(call: Mapping[str, Any], as_text: bool) -> dict[str, Any]:
+    made = {"type": "function", **call}
+    function = made.get("function")
+    if as_text and isinstance(function, Mapping) and isinstance(function.get("arguments"), Mapping):
+        text = json.dumps(function["arguments"], ensure_ascii=False)
+        made["function"] = {**function, "arguments": text}
+    return made

@@ -24,7 +24,8 @@ if sys.platform != "win32":
 
 MEMORY_LIMIT_BYTES = 1 << 30
 CPU_LIMIT_S = 10
-_CONTENT_KEYS = frozenset(["content", "text", "thinking", "reasoning", "reasoning_content"])
+_CONTENT_KEYS = frozenset(["content", "text"])
+_THINKING_KEYS = frozenset(["thinking", "reasoning", "reasoning_content"])
 _COMPILED_LIMIT = 8
 
 
@@ -39,8 +40,16 @@ def traced_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def _message(idx: int, message: Any) -> Any:
     if not isinstance(message, Mapping):
         return _traced(message, traced.content_origin(idx))
-    origins = (traced.content_origin(idx), traced.detail_origin(idx))
-    return {k: _traced(v, origins[k not in _CONTENT_KEYS]) for k, v in message.items()}
+    return {key: _field(idx, key, value) for key, value in message.items()}
+
+
+def _field(idx: int, key: str, value: Any) -> Any:
+    if key == "tool_calls" and isinstance(value, list):
+        return [_traced(call, traced.call_origin(idx, at)) for at, call in enumerate(value)]
+    if key in _THINKING_KEYS:
+        return _traced(value, traced.thinking_origin(idx))
+    of_content = key in _CONTENT_KEYS
+    return _traced(value, traced.content_origin(idx) if of_content else traced.detail_origin(idx))
 
 
 def _traced(value: Any, origin: int) -> Any:

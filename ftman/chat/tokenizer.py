@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,13 @@ from typing import Any
 import tokenizers
 from tokenizers import pre_tokenizers
 
+from ftengine.protocol import CONTROL_TOKEN
 from ftman import files
 from ftman.chat.detokenize import Detokenizer, StreamDecoder
 from ftman.errors import IntegrityError
 
 Offsets = list[tuple[int, int]]
 _FILE_LIMIT_BYTES = 256 << 20
-_MARKER = re.compile(
-    r"[<\[]/?(?:[^<>\[\]\s]*[|\uff5c_][^<>\[\]\s]*"
-    r"|think|thinking|thought|reasoning|tools?|inst|args|image|audio|video|channel|turn|message)"
-    r"[>\]]",
-    re.IGNORECASE,
-)
-"""Added tokens that steer a chat though their files do not call them special. HTML tags, which some
-vocabularies add too, are ordinary text."""
-
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
@@ -66,6 +58,7 @@ class Tokenizer:
         self.bos_id = self._named("bos_token")
         self.eos_ids = tuple(dict.fromkeys([*eos, *self._optional("eos_token")]))
         self.adds_bos = self._finds_adds_bos(config.get("add_bos_token"))
+        self._ending = self._finds_ending(config.get("add_eos_token"))
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -99,6 +92,10 @@ class Tokenizer:
             return [self.bos_id, *ids]
         return ids
 
+    def encode_input(self, text: str) -> tuple[int, ...]:
+        """Encode a text that stands alone, with the marks that the tokenizer puts around it."""
+        return (*self.encode(text, bos=True), *self._ending)
+
     def encode_spans(self, spans: Sequence[Span]) -> tuple[list[int], Offsets]:
         """Encode the spans' texts as one text.
 
@@ -123,11 +120,15 @@ class Tokenizer:
         text: str = self._inner.decode(kept, skip_special_tokens=False)
         return text
 
-    def stream(self, *, special: bool = False) -> StreamDecoder:
-        """Start incremental decoding; its pieces joined equal `decode`."""
+    def stream(self, *, special: bool = False, visible: Collection[str] = ()) -> StreamDecoder:
+        """Start incremental decoding; its pieces joined equal `decode`. visible: special tokens
+        whose text is wanted although others are left out."""
+        hidden = set() if special else self._hidden
+        if visible and hidden:
+            hidden = {idx for idx in hidden if self._raw(idx) not in visible}
 
         def text_of(idx: int) -> str | None:
-            return None if not special and idx in self._hidden else self._raw(idx)
+            return None if idx in hidden else self._raw(idx)
 
         return StreamDecoder(self._detokenizer.start(), text_of)
 
@@ -145,6 +146,10 @@ class Tokenizer:
     def control_texts(self) -> tuple[str, ...]:
         """Texts of all tokens that values can never produce."""
         return tuple(token.content for token in self._control.values())
+
+    def control_ids(self) -> dict[str, int]:
+        """Id of each such token, by its text."""
+        return {token.content: idx for idx, token in self._control.items()}
 
     def is_control(self, idx: int) -> bool:
         """Whether an id is a control token."""
@@ -239,6 +244,13 @@ class Tokenizer:
             return told
         return bool(self._inner.encode("", add_special_tokens=True).ids[:1] == [self.bos_id])
 
+    def _finds_ending(self, told: Any) -> tuple[int, ...]:
+        """What the tokenizer appends to a text that stands alone: an end mark, or nothing."""
+        if isinstance(told, bool):
+            return self.eos_ids[-1:] if told else ()
+        marks = self._inner.encode("", add_special_tokens=True).ids
+        return tuple(marks[1:] if marks[:1] == [self.bos_id] and self.adds_bos else marks)[-1:]
+
 
 class _Matcher:
     """Finds control tokens in template text: leftmost, then longest, as the reference does."""
@@ -300,7 +312,7 @@ def _promote_markers(
             special=True,
         )
         for token in added.values()
-        if not token.special and _MARKER.fullmatch(token.content)
+        if not token.special and CONTROL_TOKEN.fullmatch(token.content)
     ]
     if markers:
         inner.add_special_tokens(markers)

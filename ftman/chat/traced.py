@@ -22,6 +22,8 @@ OTHER_VALUE = 1
 Runs = tuple[tuple[int, int], ...]
 """(length in characters, origin) pairs that cover a text in order; neighbours differ in origin."""
 
+_FIRST = 2
+_STRIDE = 64
 _MAX_DEPTH = 64
 
 
@@ -172,18 +174,33 @@ for _name in ("center", "ljust", "rjust", "zfill", "expandtabs", "translate"):
 
 
 def content_origin(message_idx: int) -> int:
-    """Origin of what a message says; even numbers from 2."""
-    return 2 * message_idx + 2
+    """Origin of what a message says."""
+    return _FIRST + _STRIDE * message_idx
 
 
 def detail_origin(message_idx: int) -> int:
-    """Origin of the rest of a message (role, names, tool calls); odd numbers from 3."""
-    return 2 * message_idx + 3
+    """Origin of the rest of a message (role, names)."""
+    return _FIRST + _STRIDE * message_idx + 1
+
+
+def thinking_origin(message_idx: int) -> int:
+    """Origin of a message's reasoning."""
+    return _FIRST + _STRIDE * message_idx + 2
+
+
+def call_origin(message_idx: int, call_idx: int) -> int:
+    """Origin of one of a message's tool calls; very many share the last one."""
+    return _FIRST + _STRIDE * message_idx + min(3 + call_idx, _STRIDE - 1)
 
 
 def message_of(origin: int) -> int:
     """Which message an origin belongs to, -1 when none."""
-    return (origin - 2) // 2 if origin >= 2 else -1
+    return (origin - _FIRST) // _STRIDE if origin >= _FIRST else -1
+
+
+def is_block(origin: int) -> bool:
+    """Whether an origin is that of reasoning or a call: a block inside a message."""
+    return origin >= _FIRST and (origin - _FIRST) % _STRIDE >= 2
 
 
 def trace(text: str, origin: int) -> Traced:

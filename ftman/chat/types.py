@@ -24,7 +24,8 @@ class Message:
 class Tool:
     """A function the model may call. parameters: JSON schema; strict: arguments must obey it.
 
-    given: the declaration as the client sent it in OpenAI's shape, for templates.
+    given: the declaration as the client sent it in OpenAI's shape, for templates. deferred: the
+    model may call it (parser, grammar), but no template shows it: a message tells of it instead.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
     given: Mapping[str, Any] = field(default_factory=dict)
+    deferred: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,10 @@ class ChatRequest:
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     think: bool | str | None = None
-    """None: as the model does by itself, reasoning told apart. A text is a level of effort."""
+    """None: as the model does by itself, reasoning told apart. A text is a level of effort. False:
+    reasoning that comes all the same is left out, and a note says so."""
+    think_if_able: bool = False
+    """True: a model that cannot think answers without, noted. False: it is refused."""
     constraint: Constraint | None = None
 
 
@@ -128,6 +133,7 @@ class CompletionRequest:
     request_id: str = ""
     strict_length: bool = False
     think: bool | str | None = None
+    think_if_able: bool = False
     constraint: Constraint | None = None
 
 
@@ -170,7 +176,8 @@ class ThinkingDelta:
 @dataclass(frozen=True)
 class ToolCallDelta:
     """A piece of a call. The first of a call has id and name and may have no arguments yet; the
-    `arguments` of one index, joined, are one JSON object's text.
+    `arguments` of one index, joined, are one JSON object's text, also of a call that was cut off or
+    broken: that one is closed, gets no ToolCall, and a note in Finish tells of it.
     """
 
     index: int

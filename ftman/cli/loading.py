@@ -47,18 +47,42 @@ def _tell(done: threading.Event, url: str, session: Session, model: str) -> None
         return
     if not out.stderr_is_tty:
         out.note(f"loading {model} ...")
+        _tell_plainly(done, url, session)
         return
     start = SYSTEM.monotonic()
     shown = 0
     with ManagerClient(url) as manager:
         while True:
             spent = clock_span(SYSTEM.monotonic() - start)
-            text = f"loading {model} ... {spent}{_loaded(manager)}"[: columns() - 1]
+            text = f"loading {model} ... {spent}{_measured(manager) or _loaded(manager)}"[
+                : columns() - 1
+            ]
             print(f"\r{text.ljust(shown)}", end="", file=out.stderr, flush=True)
             shown = len(text)
             if done.wait(REDRAW_S):
                 break
     print(f"\r{' ' * shown}\r", end="", file=out.stderr, flush=True)
+
+
+def _tell_plainly(done: threading.Event, url: str, session: Session) -> None:
+    """Without a terminal: one line if the load begins with measuring the machine."""
+    with ManagerClient(url) as manager:
+        while not _measured(manager):
+            if done.wait(REDRAW_S):
+                return
+    session.out.note("measuring this machine first, which is done once and takes some seconds ...")
+
+
+def _measured(manager: ManagerClient) -> str:
+    try:
+        step = manager.get("/api/ft/status").get("measuring")
+    except FtmanError:
+        return ""
+    if not isinstance(step, dict):
+        return ""
+    total = step.get("total")
+    of_all = f", {step.get('completed')} of {total}" if total else ""
+    return f"   measuring this machine first, once ({step.get('phase')}{of_all})"
 
 
 def _loaded(manager: ManagerClient) -> str:

@@ -22,6 +22,7 @@ _WEIGHTS = (
     ("*.gguf",),
     ("*.bin",),
 )
+_ADAPTER_CONFIG = "adapter_config.json"
 _BESIDE = ("*.json", "*/*.json", "chat_template.jinja", "tokenizer.model")
 
 
@@ -49,9 +50,26 @@ def resolve_sources(values: Iterable[str], folder: Path) -> Sources:
     if model and found:
         raise UsageError(
             f"FROM names a model ({model}) and files; only one of the two can be built upon",
-            hint="Projectors and adapters are not built yet.",
+            hint="An adapter has a line of its own: ADAPTER. Projectors are not built yet.",
         )
     return Sources(model, found)
+
+
+def adapter_files(value: str, folder: Path) -> dict[str, Path]:
+    """The files of an ADAPTER line: a GGUF file, or a PEFT folder.   Raises: UsageError."""
+    path = _existing(value, folder)
+    if path is None:
+        raise UsageError(f"ADAPTER {value}: no such file or folder in {folder}")
+    if path.is_file():
+        beside = path.with_name(_ADAPTER_CONFIG)
+        pair = path.suffix == ".safetensors" and beside.is_file()
+        return {path.name: path} | ({beside.name: beside} if pair else {})
+    weights = sorted((*path.glob("*.safetensors"), *path.glob("*.gguf")))
+    config = path / _ADAPTER_CONFIG
+    found = [*weights[:2], *([config] if config.is_file() else [])]
+    if len(weights) != 1:
+        raise UsageError(f"ADAPTER {value}: the folder holds {len(weights)} adapter files, not one")
+    return {_relative(item, path): item for item in found}
 
 
 def upload(manager: ManagerClient, session: Session, found: dict[str, Path]) -> dict[str, str]:

@@ -55,6 +55,26 @@ def _run(parser: Parser) -> None:
 def _pull(parser: Parser) -> None:
     _model(parser)
     parser.add_argument("--insecure", action="store_true", help="allow plain http")
+    parser.add_argument("--yes", action="store_true", help="never ask; fail if it cannot run here")
+    parser.add_argument("--insist", action="store_true", help="pull even what cannot run here")
+    parser.add_argument("--keep-source", action="store_true", help="so that it can be pushed")
+
+
+def _verify(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", default="", help="default: all")
+    parser.add_argument("--repair", action="store_true", help="fetch what is damaged again")
+
+
+def _registry(parser: Parser) -> None:
+    parser.add_argument("action", choices=("check",), help="ask the sources what they hold")
+    parser.add_argument("name", metavar="NAME", nargs="?", default="", help="default: every model")
+    parser.add_argument("--folder", metavar="DIR", help="a registry folder (default: the packaged)")
+    parser.add_argument("--write", action="store_true", help="note the date and the sizes seen")
+
+
+def _push(parser: Parser) -> None:
+    _model(parser)
+    parser.add_argument("--insecure", action="store_true", help="allow plain http")
 
 
 def _prefix(parser: Parser) -> None:
@@ -98,7 +118,7 @@ def _cp(parser: Parser) -> None:
 def _create(parser: Parser) -> None:
     _model(parser)
     parser.add_argument("-f", "--file", help="the Modelfile (default: ./Modelfile)")
-    parser.add_argument("-q", "--quantize", metavar="TYPE", help="not built yet")
+    parser.add_argument("-q", "--quantize", metavar="TYPE", help="q8_0, q4_0 or mxfp4")
     parser.add_argument("--draft-quantize", metavar="TYPE", help="not built yet")
 
 
@@ -126,6 +146,7 @@ VERBS: tuple[Verb, ...] = (
     Verb("run", "Chat with a model, or answer one prompt", _run),
     Verb("pull", "Fetch and convert a model", _pull),
     Verb("create", "Build a model from a Modelfile", _create),
+    Verb("push", "Send a model to a registry", _push),
     Verb("list", "List installed models", _prefix, module="listing", aliases=("ls",)),
     Verb("show", "Show what a model is", _show),
     Verb("ps", "List loaded models", _ps),
@@ -140,11 +161,13 @@ VERBS: tuple[Verb, ...] = (
     Verb("shutdown", "End the manager and its engines", _none),
     Verb("df", "Show what takes disk space", _none),
     Verb("gc", "Remove what no model needs", _none),
+    Verb("verify", "Check installed models, and repair them", _verify),
+    Verb("registry", "Check the index of known models", _registry),
     Verb("logs", "Show the manager's log", _logs),
     Verb("autostart", "Start the manager at login", _autostart),
     Verb("version", "Show the version", _none),
 )
-LATER = ("push", "verify", "import", "doctor", "launch", "bench", "signin", "signout")
+LATER = ("push", "import", "doctor", "launch", "bench", "signin", "signout")
 
 
 def verb_named(word: str) -> Verb | None:

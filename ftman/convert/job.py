@@ -22,13 +22,14 @@ from ftman.convert.messages import (
     ByteRange,
     ConvertPlan,
     ConvertResult,
-    ConvertSpec,
     Have,
+    RepairResult,
     encode,
     error_of,
     parse_line,
     parse_plan,
     parse_range,
+    parse_repair,
     parse_result,
 )
 from ftman.errors import FtmanError
@@ -56,10 +57,21 @@ class Supply(Protocol):
 OnProgress = Callable[[int, int], None]
 
 
+class Spec(Protocol):
+    """What a child is asked for: its first line, and the name that errors use."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    def line(self) -> bytes:
+        """The first line for the child."""
+
+
 class ConvertChild:
     """One child process from its job line to its result. Use once."""
 
-    def __init__(self, spec: ConvertSpec, supply: Supply, command: Sequence[str] = COMMAND):
+    def __init__(self, spec: Spec, supply: Supply, command: Sequence[str] = COMMAND):
         self._spec = spec
         self._supply = supply
         self._command = tuple(command)
@@ -74,9 +86,23 @@ class ConvertChild:
         kind, body = await self._talk("run", ("result",), on_progress)
         return self._parsed(parse_result, kind, body)
 
-    async def plan(self) -> ConvertPlan:
-        """Read headers only and say what converting would make.   Raises: FtmanError."""
-        kind, body = await self._talk("plan", ("plan",), lambda done, total: None)
+    async def remake(self, on_progress: OnProgress) -> ConvertResult:
+        """Make new weights of converted ones.   Raises: FtmanError, as `run`."""
+        kind, body = await self._talk("remake", ("result",), on_progress)
+        return self._parsed(parse_result, kind, body)
+
+    async def repair(self, on_progress: OnProgress) -> RepairResult:
+        """Make damaged stretches of a converted folder anew.   Raises: FtmanError."""
+        kind, body = await self._talk("repair", ("repair",), on_progress)
+        return self._parsed(parse_repair, kind, body)
+
+    async def plan(self, *, any_family: bool = False) -> ConvertPlan:
+        """Read headers only and say what converting would make.   Raises: FtmanError.
+
+        any_family: what cannot be converted yet gets its sizes too; the plan then says why not.
+        """
+        verb = "outline" if any_family else "plan"
+        kind, body = await self._talk(verb, ("plan",), lambda done, total: None)
         return self._parsed(parse_plan, kind, body)
 
     async def _talk(

@@ -47,14 +47,17 @@ class ConvertSpec:
 
     def line(self) -> bytes:
         """The first line for the child."""
-        job = {
+        return encode({"job": self.job()})
+
+    def job(self) -> dict[str, Any]:
+        """What that line holds."""
+        return {
             "source": self.source,
             "files": [{"name": f.name, "bytes": f.bytes, "sha256": f.sha256} for f in self.files],
             "target": str(self.target),
             "derive": dict(self.derive) if self.derive else None,
             "name": self.name,
         }
-        return encode({"job": job})
 
 
 @dataclass(frozen=True)
@@ -109,11 +112,47 @@ class ConvertResult:
 
 @dataclass(frozen=True)
 class ConvertPlan:
-    """What a conversion would make and cost, from headers alone. Units: bytes, 0 = not said."""
+    """What a conversion would make and cost, from headers alone. Units: bytes, 0 = not said.
+
+    unbuilt: why it cannot be converted yet. content: all that was said, for the engine's forecast.
+    """
 
     disk_bytes: int
     peak_disk_bytes: int
     details: Mapping[str, Any] = field(default_factory=dict)
+    unbuilt: str = ""
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RepairSpec:
+    """Stretches of a converted folder (`conversion.target`) to make anew from its source."""
+
+    conversion: ConvertSpec
+    damage: tuple[ByteRange, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.conversion.name
+
+    def line(self) -> bytes:
+        """The first line for the child."""
+        damage = [{"file": d.file, "start": d.start, "end": d.end} for d in self.damage]
+        return encode({"job": {**self.conversion.job(), "damage": damage}})
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """What a repair came to. left: what the source's bytes do not lead to. Units: bytes written."""
+
+    left: tuple[ByteRange, ...]
+    bytes: int
+
+
+def parse_repair(body: Mapping[str, Any]) -> RepairResult:
+    """The body of `repair`.   Raises: ValueError, KeyError, TypeError."""
+    return RepairResult(tuple(parse_range(item) for item in body["left"]), int(body["bytes"]))
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
@@ -166,6 +205,8 @@ def parse_plan(body: Mapping[str, Any]) -> ConvertPlan:
         disk_bytes=int(body.get("disk_bytes", 0)),
         peak_disk_bytes=int(body.get("peak_disk_bytes", 0)),
         details=dict(inner if isinstance(inner, dict) else body),
+        unbuilt=str(body.get("unbuilt", "")),
+        content=dict(body),
     )
 
 

@@ -19,9 +19,19 @@ from h11 import LocalProtocolError
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
 from ftman.errors import BusyError, FtmanError, UsageError
-from ftman.gateway import extras, ollama, openai, serve_process
+from ftman.gateway import (
+    anthropic,
+    extras,
+    health,
+    ollama,
+    openai,
+    openapi,
+    serve_process,
+    tokens,
+)
 from ftman.gateway.access import AccessRules, rules_for
-from ftman.gateway.body import MAX_BODY_BYTES, FieldError, decompress, too_large
+from ftman.gateway.body import MAX_BODY_BYTES, FieldError, too_large
+from ftman.gateway.encoding import Decoder
 from ftman.gateway.errors import OLLAMA, encode_error, headers_of, internal_error
 from ftman.gateway.routes import Call, Reply, Route, Router
 from ftman.gateway.spool import Spool
@@ -35,9 +45,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROUTES: tuple[Route, ...] = (*ollama.ROUTES, *openai.ROUTES, *extras.ROUTES)
+ROUTES: tuple[Route, ...] = openapi.with_document(
+    (
+        *ollama.ROUTES,
+        *openai.ROUTES,
+        *anthropic.ROUTES,
+        *tokens.ROUTES,
+        *health.ROUTES,
+        *extras.ROUTES,
+    )
+)
 BODY_CHUNK_TIMEOUT_S = 30.0
 DRAIN_S = 2.0
+STALLED = 408
 MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES
 """Bodies being received at one time, all requests together."""
 
@@ -117,8 +137,9 @@ class Gateway:
             pump.cut(BusyError("the manager is shutting down; try again when it is back"))
 
     async def _answer(self, call: Call, receive: Receive, send: Send, outcome: _Outcome) -> None:
-        head = (("x-request-id", call.request_id), *self._rules.cors_headers(call.headers))
-        dialect = _dialect_of(call.path)
+        ids = (("x-request-id", call.request_id), ("request-id", call.request_id))
+        head = (*ids, *self._rules.cors_headers(call.headers))
+        dialect = _dialect_of(call)
         try:
             refused = self._rules.refuse(call.method, call.path, call.headers)
             if refused is not None:
@@ -128,7 +149,7 @@ class Gateway:
             if isinstance(route, Reply):
                 await _send_reply(send, route, call, head, outcome)
                 return
-            dialect = route.dialect
+            dialect = anthropic.dialect_of(call.path, call.headers) or route.dialect
             call = replace(call, tail=self._router.at(call.path)[1])
             await self._run(route, call, receive, send, head, outcome)
         except FtmanError as error:
@@ -220,17 +241,26 @@ class Gateway:
             raise too_large(MAX_BODY_BYTES)
         spool = Spool(MAX_BODY_BYTES)
         try:
-            async for chunk in _chunks(receive):
-                self._bodies_bytes += len(chunk)
-                if not spool.write(chunk):
-                    await _discard(receive, self._clock)
-                    raise too_large(MAX_BODY_BYTES)
-                if self._bodies_bytes > MAX_BODIES_BYTES:
-                    raise BusyError("too many large requests at once; try again shortly")
-            return decompress(spool.take(), call.headers.get("content-encoding", ""))
+            await self._collect(call, receive, spool)
+            return spool.take()
+        except FieldError as error:
+            if error.status != STALLED:
+                await _discard(receive, self._clock)
+            raise
         finally:
             spool.close()
             self._bodies_bytes -= spool.size
+
+    async def _collect(self, call: Call, receive: Receive, spool: Spool) -> None:
+        """The body, decoded as it arrives.   Raises: FieldError, BusyError, ClientGoneError."""
+        decoder = Decoder(call.headers.get("content-encoding", ""), MAX_BODY_BYTES)
+        async for chunk in _chunks(receive):
+            for piece in decoder.feed(chunk):
+                self._bodies_bytes += len(piece)
+                spool.write(piece)
+                if self._bodies_bytes > MAX_BODIES_BYTES:
+                    raise BusyError("too many large requests at once; try again shortly")
+        decoder.finish()
 
     def _log(self, call: Call, outcome: _Outcome, seconds: float) -> None:
         tally = call.tally
@@ -265,12 +295,13 @@ def serve(
     return serve_process.serve(config, lambda service: Gateway(service, rules), launcher)
 
 
-def _dialect_of(path: str) -> str:
-    return openai.dialect_of(path) or OLLAMA
+def _dialect_of(call: Call) -> str:
+    path = call.path
+    return anthropic.dialect_of(path, call.headers) or openai.dialect_of(path) or OLLAMA
 
 
 def _plain_or_json(call: Call, status: int, text: str) -> Reply:
-    dialect = _dialect_of(call.path)
+    dialect = _dialect_of(call)
     if dialect == OLLAMA:
         return Reply(f"{status} {text}".encode(), status, "text/plain")
     error = FtmanError(f"{status} {text}: {call.method} {printable(call.path)}", status=status)
@@ -312,7 +343,7 @@ async def _chunks(receive: Receive, limit_s: float = 0.0) -> AsyncIterator[bytes
             message = await asyncio.wait_for(receive(), limit_s)
         except asyncio.TimeoutError:
             raise FieldError(
-                f"no byte of the request body arrived for {limit_s:.0f} s", status=408
+                f"no byte of the request body arrived for {limit_s:.0f} s", status=STALLED
             ) from None
         if message["type"] == "http.disconnect":
             raise ClientGoneError

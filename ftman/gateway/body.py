@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -52,26 +51,6 @@ class Texts:
 
 OLLAMA_TEXTS = Texts()
 OPENAI_TEXTS = Texts(empty="EOF", go=False)
-
-
-def decompress(data: bytes, coding: str) -> bytes:
-    """Undo a Content-Encoding.   Raises: FieldError 413 above the limit, 415 for an unknown one."""
-    coding = coding.strip().lower()
-    if coding in ("", "identity"):
-        return data
-    if coding not in ("gzip", "x-gzip", "deflate"):
-        raise FieldError(
-            f"content encoding {coding[:40]!r} is not supported; use gzip or none", status=415
-        )
-    # 32 lets zlib recognise both the gzip and the zlib header by itself.
-    inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        plain = inflater.decompress(data, MAX_BODY_BYTES + 1)
-    except zlib.error:
-        raise FieldError(f"the body is not valid {coding} data") from None
-    if len(plain) > MAX_BODY_BYTES:
-        raise too_large(MAX_BODY_BYTES)
-    return plain
 
 
 def too_large(limit: int) -> FieldError:

@@ -22,11 +22,15 @@ _OPENAI_TYPES = {
 }
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
+    402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
+    408: "timeout_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
 }
 
 
@@ -51,7 +55,7 @@ def envelope(dialect: str, error: FtmanError, request_id: str = "") -> dict[str,
         return {"error": _openai(error)}
     if dialect == ANTHROPIC:
         kind = _ANTHROPIC_TYPES.get(error.status, _broad(error.status, "api_error"))
-        inner = {"type": kind, "message": _told(error)}
+        inner = {"type": kind, "message": _anthropic_text(error)}
         return {"type": "error", "error": inner, "request_id": request_id}
     told: dict[str, Any] = {"error": error.message}
     if error.code not in _BARE_CODES:
@@ -98,6 +102,14 @@ def _openai_code(error: FtmanError) -> str | None:
 
 def _broad(status: int, ours: str) -> str:
     return "invalid_request_error" if 400 <= status < 500 else ours
+
+
+def _anthropic_text(error: FtmanError) -> str:
+    extra = getattr(error, "extra", {})
+    if error.code == "context_length_exceeded" and extra:
+        # Claude Code parses both numbers and compacts the conversation; any other text ends it.
+        return f"prompt is too long: {extra['n_prompt_tokens']} tokens > {extra['n_ctx']} maximum"
+    return _told(error)
 
 
 def _told(error: FtmanError) -> str:

@@ -1,4 +1,4 @@
-"""Our own routes beside the dialects: /api/ft/* for the command line, and /health."""
+"""Our own routes beside the dialects: /api/ft/* for the command line."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ from ftman.gateway.body import OLLAMA_TEXTS
 from ftman.gateway.errors import OLLAMA, encode_error, to_json
 from ftman.gateway.routes import Call, Reply, Route, StreamReply
 from ftman.gateway.stream import NDJSON, ndjson
-
-
-async def health(call: Call) -> Reply:
-    """GET /health: the manager answers."""
-    return Reply(to_json({"status": "ok"}))
+from ftman.pull.progress import Progress
+from ftman.service.verify import Verdict
 
 
 async def status(call: Call) -> Reply:
@@ -37,8 +34,11 @@ async def status(call: Call) -> Reply:
         "reserve_bytes": config.reserve_bytes,
         "debug": config.debug,
     }
+    step = service.measuring()
+    measuring = step and {"phase": step.phase, "completed": step.completed, "total": step.total}
     value = {
         "version": __version__,
+        "measuring": measuring,
         "pid": os.getpid(),
         "started_wall_s": service.started_wall_s,
         "paths": {
@@ -103,11 +103,45 @@ async def memory(call: Call) -> Reply:
 
 
 async def fit(call: Call) -> Reply:
-    """POST /api/ft/fit: what an installed model will do on this machine or a named one."""
+    """POST /api/ft/fit: what a model will do on this machine or a named one."""
     fields = call.fields("FitRequest", OLLAMA_TEXTS)
     context = fields.integer("context")
     answer = await call.service.fit(fields.text("model"), fields.text("device"), context)
     return Reply(to_json(dict(answer)))
+
+
+async def plan(call: Call) -> Reply:
+    """POST /api/ft/plan: what pulling a model would cost; {} while it is being pulled."""
+    fields = call.fields("PlanRequest", OLLAMA_TEXTS)
+    insecure = fields.flag("insecure", False)
+    return Reply(
+        to_json(dict(await call.service.pull_plan(fields.text("model"), insecure=insecure)))
+    )
+
+
+async def verify(call: Call) -> StreamReply:
+    """POST /api/ft/verify: read a model whole (or all), name the damage; `repair` mends it."""
+    fields = call.fields("VerifyRequest", OLLAMA_TEXTS)
+    steps = call.service.verify(fields.text("model"), repair=fields.flag("repair", False))
+    return StreamReply(
+        _verdicts(steps),
+        NDJSON,
+        on_error=lambda error: encode_error(OLLAMA, error) + b"\n",
+        heartbeat=lambda: ndjson({"status": "verifying"}),
+    )
+
+
+async def _verdicts(steps: AsyncGenerator[Progress | Verdict, None]) -> AsyncIterator[bytes]:
+    found = []
+    async with contextlib.aclosing(steps):
+        async for step in steps:
+            if isinstance(step, Verdict):
+                found.append(asdict(step))
+                yield ndjson({"status": f"looked at {step.name}", "model": asdict(step)})
+            elif step.status != "success":
+                told = {"total": step.total, "completed": step.completed}
+                yield ndjson({"status": step.status, **told})
+    yield ndjson({"status": "success", "models": found})
 
 
 async def gc(call: Call) -> Reply:
@@ -131,7 +165,6 @@ def _plain(value: Any) -> Any:
 
 
 ROUTES = (
-    Route("GET", "/health", health),
     Route("GET", "/api/ft/status", status),
     Route("GET", "/api/ft/search", search),
     Route("GET", "/api/ft/jobs", jobs),
@@ -140,6 +173,8 @@ ROUTES = (
     Route("GET", "/api/ft/experts", experts),
     Route("POST", "/api/ft/memory", memory, body="whole"),
     Route("POST", "/api/ft/fit", fit, body="whole"),
+    Route("POST", "/api/ft/plan", plan, body="whole"),
+    Route("POST", "/api/ft/verify", verify, body="whole"),
     Route("POST", "/api/ft/gc", gc),
     Route("POST", "/api/ft/shutdown", shutdown),
 )

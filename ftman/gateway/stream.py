@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 8.0
 """Longest silence of a stream; clients and proxies are promised a byte within 10 s."""
+MADE_LIMIT_BYTES = 1 << 18
+"""Pieces waiting for a slow reader; then no more are made."""
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream; charset=utf-8"
 SSE_HEADERS = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
@@ -40,12 +42,20 @@ def sse(value: Any) -> bytes:
 
 
 class Pump:
-    """Carries one StreamReply to one client. `cut` ends it early with an error inside."""
+    """Carries one StreamReply to one client. `cut` ends it early with an error inside.
+
+    Pieces are made in a task of their own and sent from this one: whatever was made while a send
+    was under way goes out together, so that a busy manager sends fewer, longer packets.
+    """
 
     def __init__(self, reply: StreamReply, heartbeat_s: float = HEARTBEAT_S):
         self._reply = reply
         self._heartbeat_s = heartbeat_s
-        self._next: asyncio.Task[bytes] | None = None
+        self._maker: asyncio.Task[None] | None = None
+        self._made: list[bytes] = []
+        self._made_bytes = 0
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
         self._cut: FtmanError | None = None
         self.started = False
         self.failed: FtmanError | None = None
@@ -53,11 +63,12 @@ class Pump:
     def cut(self, error: FtmanError) -> None:
         """End the stream with `error` instead of its next piece."""
         self._cut = error
-        if self._next is not None:
-            self._next.cancel()
+        if self._maker is not None:
+            self._maker.cancel()
 
     async def run(self, send: Send, head: Sequence[tuple[str, str]]) -> None:
         """Send everything.   Raises: FtmanError only while no status has been sent."""
+        self._maker = asyncio.ensure_future(self._make())
         try:
             while True:
                 piece = await self._piece()
@@ -78,24 +89,55 @@ class Pump:
             await self._start(send, head)
         await _body(send, b"", more=False)
 
-    async def _piece(self) -> bytes | None:
-        """The next piece, a sign of life after a silence, or None at the end."""
-        if self._next is None:
-            self._next = asyncio.ensure_future(_advance(self._reply.pieces))
-        done, _ = await asyncio.wait({self._next}, timeout=self._heartbeat_s)
-        if not done:
-            return self._reply.heartbeat()
-        task, self._next = self._next, None
+    async def _make(self) -> None:
         try:
-            return task.result()
-        except StopAsyncIteration:
-            return None
+            async for piece in self._reply.pieces:
+                self._made.append(piece)
+                self._made_bytes += len(piece)
+                self._news.set()
+                if self._made_bytes > MADE_LIMIT_BYTES:
+                    self._room.clear()
+                    await self._room.wait()
+        finally:
+            close = getattr(self._reply.pieces, "aclose", None)
+            if close is not None:
+                await close()
+            self._news.set()
+
+    async def _piece(self) -> bytes | None:
+        """What has been made, a sign of life after a silence, or None at the end."""
+        assert self._maker is not None
+        if not self._made and not self._maker.done() and not await self._heard():
+            return self._reply.heartbeat()
+        if self._made:
+            piece = b"".join(self._made)
+            self._made.clear()
+            self._made_bytes = 0
+            self._news.clear()
+            self._room.set()
+            return piece
+        await asyncio.wait({self._maker})
+        self._raise_failure(self._maker)
+        return None
+
+    async def _heard(self) -> bool:
+        """Wait for a piece or the end; False after a silence."""
+        timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._news.set)
+        await self._news.wait()
+        timer.cancel()
+        self._news.clear()
+        assert self._maker is not None
+        return bool(self._made) or self._maker.done()
+
+    def _raise_failure(self, maker: asyncio.Task[None]) -> None:
+        try:
+            maker.result()
         except FtmanError:
             raise
         except asyncio.CancelledError:
             raise (self._cut or BusyError("the request was cancelled")) from None
-        except Exception:
-            log.exception("a stream failed")
+        except Exception as error:
+            log.exception("a stream failed", exc_info=error)
             raise internal_error() from None
 
     async def _start(self, send: Send, head: Sequence[tuple[str, str]]) -> None:
@@ -104,19 +146,9 @@ class Pump:
         await send({"type": "http.response.start", "status": 200, "headers": raw_headers(headers)})
 
     async def _close(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
-                await self._next
-            self._next = None
-        close = getattr(self._reply.pieces, "aclose", None)
-        if close is not None:
-            await close()
-
-
-async def _advance(pieces: AsyncIterator[bytes]) -> bytes:
-    # StopAsyncIteration may not leave a coroutine's task as a result; it does as an exception.
-    return await pieces.__anext__()
+        if self._maker is not None:
+            self._maker.cancel()
+            await asyncio.gather(self._maker, return_exceptions=True)
 
 
 async def _body(send: Send, data: bytes, *, more: bool) -> None:

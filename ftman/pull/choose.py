@@ -10,7 +10,9 @@ from pathlib import PurePosixPath
 from ftman.errors import NotFoundError, UnsupportedError
 from ftman.names import printable
 
-SAFETENSORS_PATTERNS = ("*.safetensors", "*.json", "*.jinja")
+POOLING_FILE = "1_Pooling/config.json"
+"""How the authors of an embedding model pool; the one file in a folder that matters."""
+SAFETENSORS_PATTERNS = ("*.safetensors", "*.json", "*.jinja", POOLING_FILE)
 PREFERRED_QUANTS = ("Q4_K_M", "Q4_0", "Q4_1", "MXFP4", "Q8_0", "Q5_K_M", "Q6_K", "BF16", "F16")
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _SAFE = re.compile(r"[^\x00-\x1f\\:]+")
@@ -20,6 +22,11 @@ def is_safe_path(name: str) -> bool:
     """True for a relative path that stays below its folder."""
     path = PurePosixPath(name)
     return bool(_SAFE.fullmatch(name)) and not path.is_absolute() and ".." not in path.parts
+
+
+def flat_name(name: str) -> str:
+    """The name of a repository's file in a job, which knows no folders."""
+    return name.replace("/", ".") if name == POOLING_FILE else PurePosixPath(name).name
 
 
 def choose_by_patterns(names: Sequence[str], patterns: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from ftman import faults, files
 from ftman.errors import IntegrityError, NetworkError
 from ftman.pull import disk
 from ftman.pull.hashing import file_digest
+from ftman.pull.heads import drop_heads
 from ftman.pull.source import Mirror, SourceFile
 from ftman.pull.span import SpanDownload, Tools
 from ftman.pull.threads import in_thread
@@ -97,6 +98,7 @@ class Downloader:
             )
             self._blame(file, download.used_mirrors, error.message)
             download.remove()
+            drop_heads(target.parent, file.name)
             wanted = self._next_suspect(file)
         raise error
 

@@ -8,7 +8,13 @@ from pathlib import Path
 from ftman import files
 from ftman.errors import IntegrityError, NotFoundError, UsageError
 from ftman.names import ModelName, parse_name, printable
-from ftman.pull.choose import SAFETENSORS_PATTERNS, choose_by_patterns, split_siblings
+from ftman.pull.choose import (
+    POOLING_FILE,
+    SAFETENSORS_PATTERNS,
+    choose_by_patterns,
+    flat_name,
+    split_siblings,
+)
 from ftman.pull.source import ResolvedSource, SourceFile, WheelMember
 from ftman.pull.wheel import gguf_members
 
@@ -24,10 +30,12 @@ def resolve_local(path: Path) -> ResolvedSource:
         )
     names = sorted(item.name for item in path.iterdir() if item.is_file())
     if any(name.endswith(".safetensors") for name in names):
+        names += [POOLING_FILE] * (path / POOLING_FILE).is_file()
         chosen = choose_by_patterns(names, SAFETENSORS_PATTERNS)
         if "config.json" not in chosen:
             raise UsageError(f"{path} has safetensors files but no config.json")
-        return _local("safetensors", [_inside(path, name) for name in chosen], path)
+        named = {flat_name(name): _inside(path, name) for name in chosen}
+        return _sourced("safetensors", named, f"file://{path}")
     return _resolve_file(_only_one(path, names))
 
 
@@ -104,7 +112,7 @@ def _inside(folder: Path, name: str) -> Path:
     path, root = folder / name, folder.resolve()
     target = path.resolve()
     cache = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
-    if target.parent not in (root, cache):
+    if target.parent not in (root / Path(name).parent, cache):
         raise UsageError(f"insecure path: {path} leads out of its folder to {target}")
     return path
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from ftman.errors import FtmanError, NetworkError, NotFoundError, UnsupportedError, UsageError
 from ftman.names import printable
-from ftman.pull.choose import SAFETENSORS_PATTERNS, choose_by_patterns, choose_gguf
+from ftman.pull.choose import (
+    SAFETENSORS_PATTERNS,
+    choose_by_patterns,
+    choose_gguf,
+    flat_name,
+)
 from ftman.pull.source import Mirror, ResolvedSource, SourceFile
 from ftman.pull.threads import in_thread
 
@@ -108,7 +112,7 @@ def _choose(names: list[str], place: HubPlace) -> tuple[list[str], str, str]:
 
 
 def _source_file(item: Any, mirror: Mirror, place: HubPlace) -> SourceFile:
-    name = PurePosixPath(str(item.rfilename)).name
+    name = flat_name(str(item.rfilename))
     if not isinstance(item.size, int):
         raise NetworkError(f"the hub does not say how large {place.repo}/{printable(name)} is")
     digest = ""

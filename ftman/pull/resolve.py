@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from ftman.catalog.model import ModelChanges
 from ftman.convert.plan import require_family
 from ftman.errors import FtmanError, NotFoundError, UnsupportedError
 from ftman.names import DEFAULT_HOST, ModelName, parse_name
 from ftman.pull.choose import choose_by_patterns
 from ftman.pull.download import Downloader
 from ftman.pull.folder import local_name, resolve_local
-from ftman.pull.https import is_gguf_url, require_secure, resolve_url, url_name
+from ftman.pull.https import is_gguf_url, resolve_url, url_name
 from ftman.pull.hub import HOSTS, HubPlace, parse_hub, resolve_hub
 from ftman.pull.index import Index, IndexEntry
+from ftman.pull.ollama_registry import registry_name, resolve_registry
 from ftman.pull.pypi import parse_pypi
 from ftman.pull.source import LocalSource, ResolvedSource, SourceFile
 from ftman.pull.threads import in_thread
@@ -36,17 +38,29 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A name to install under, and the source that fills it."""
+    """A name to install under, and the source that fills it. texts: what its publisher wrote."""
 
     name: ModelName
     source: ResolvedSource
     entry: IndexEntry | None = None
+    texts: ModelChanges | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Resolver:
-    """Decides where a name comes from. endpoint None = the hub's own, or HF_ENDPOINT."""
+    """Decides where a name comes from. endpoint None = the hub's own, or HF_ENDPOINT.
 
-    def __init__(self, index: Index, downloader: Downloader, endpoint: str | None = None):
+    home: where the key lies that registries are shown.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        downloader: Downloader,
+        endpoint: str | None = None,
+        home: Path = Path(),
+    ):
+        self._home = home
         self._index = index
         self._downloader = downloader
         self._endpoint = endpoint
@@ -71,11 +85,13 @@ class Resolver:
         """
         text = wanted.text.strip()
         scheme = text.partition("://")[0] if "://" in text else ""
-        if scheme in ("ollama", "modelscope"):
+        if scheme == "modelscope":
             raise UnsupportedError(
                 f"{scheme}:// sources come in a later version",
                 hint="Today: names of the index (ft search), hf.co/org/repo, URLs, files, folders.",
             )
+        if scheme == "ollama":
+            return await self._registry(registry_name(text), wanted.insecure)
         path = local_path(text)
         if path is not None:
             return await self._local(path)
@@ -92,16 +108,16 @@ class Resolver:
         if wanted.local is not None:
             return await self._from_local(name, wanted.local)
         if name.host != DEFAULT_HOST:
-            require_secure(f"{name.scheme}://{name.host}", wanted.insecure)
-            raise UnsupportedError(
-                f"{name.host} would be asked as an OCI registry, which comes in a later version",
-                hint="Today: names of the index (ft search), hf.co/org/repo, URLs, files, folders.",
-            )
+            return await self._registry(name, wanted.insecure)
         entry = self._index.find(name)
         if entry is None:
             raise self._unknown(name)
         require_family(entry.family, built, entry.label)
         return Resolved(_entry_name(name, entry), await self._entry_source(entry), entry)
+
+    async def _registry(self, name: ModelName, insecure: bool) -> Resolved:
+        found = await resolve_registry(name, self._home, insecure)
+        return Resolved(found.name, found.source, texts=found.texts, notes=found.notes)
 
     async def _from_local(self, name: ModelName, local: LocalSource) -> Resolved:
         source = await in_thread(resolve_local, local.path)

@@ -62,7 +62,8 @@ class WheelMember:
 class ResolvedSource:
     """Everything needed to fetch: fixed before the first byte (a revision is a commit here).
 
-    kind: "gguf" or "safetensors". origin is for people and for the manifest.
+    kind: "gguf" or "safetensors". origin is for people and for the manifest. remake: what is made
+    of the weights after their conversion.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class ResolvedSource:
     origin: str
     revision: str = ""
     derive: Mapping[str, Any] | None = None
+    remake: Mapping[str, Any] | None = None
     wheel: WheelMember | None = None
     wheel_path: Path | None = None
 
@@ -86,7 +88,8 @@ class ResolvedSource:
     @property
     def facts(self) -> dict[str, Any]:
         """What the manifest keeps about where the model came from."""
-        return {
+        remade = {"remake": dict(self.remake)} if self.remake else {}
+        return remade | {
             "origin": self.origin,
             "revision": self.revision,
             "kind": self.kind,

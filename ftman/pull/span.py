@@ -17,6 +17,7 @@ from ftman import faults, files
 from ftman.clock import Clock
 from ftman.errors import NetworkError
 from ftman.pull import disk
+from ftman.pull.heads import pieces_from
 from ftman.pull.journal import Journal, Segment
 from ftman.pull.source import Mirror, SourceFile
 from ftman.pull.threads import in_thread, run_all
@@ -168,7 +169,21 @@ class SpanDownload:
         self._journal = Journal.open(self._journal_path, self._target, identity, cuts)
         self._writer = files.Writer(self._target, truncate=self._journal.fresh)
         self._identity = identity
+        if self._journal.fresh and file.digest:
+            self._take_heads()
         return sum(segment.pos - segment.start for segment in self._journal.segments)
+
+    def _take_heads(self) -> None:
+        """Begin with what a plan fetched. Without a digest nobody would notice if it were stale."""
+        assert self._writer is not None
+        folder = self._target.parent
+        for segment in self._journal.segments:
+            for offset, data in pieces_from(folder, self._file.name, segment.start, segment.end):
+                self._writer.write_at(offset - self._start, data)
+                segment.pos = offset + len(data)
+            if segment.missing:
+                break
+        self._sync_now()
 
     def _restart(self) -> None:
         lost = sum(segment.pos - segment.start for segment in self._journal.segments)

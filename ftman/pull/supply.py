@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from ftman import files
 from ftman.convert.messages import ByteRange, Have
 from ftman.errors import FtmanError
 from ftman.pull.download import Counters, Downloader
+from ftman.pull.heads import safe_name
 from ftman.pull.source import SourceFile
 from ftman.pull.windows import DoneRanges, WindowedFile
 
 WINDOW_OVER_BYTES = 4 << 30
 WINDOW_BYTES = 512 << 20
-HEADER_LIMIT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -185,46 +184,6 @@ class SourceSupply:
                 self._ahead[other] = asyncio.ensure_future(_quietly(self._files[other]))
 
 
-class HeaderSupply:
-    """For a plan: fetches only the asked ranges of large files, and small files whole."""
-
-    def __init__(
-        self,
-        source_files: Sequence[SourceFile],
-        folder: Path,
-        downloader: Downloader,
-        counters: Counters,
-    ):
-        self._files = {file.name: file for file in source_files}
-        self._folder = folder
-        self._downloader = downloader
-        self._counters = counters
-
-    async def provide(self, wanted: ByteRange) -> AsyncIterator[Have]:
-        """See `ftman.convert.job.Supply`."""
-        file = self._files.get(wanted.file)
-        if file is None:
-            raise FtmanError(f"the converter asks for {wanted.file!r}, which is no file here")
-        start, end = min(wanted.start, file.bytes), min(wanted.end, file.bytes)
-        if file.path is not None:
-            yield Have(file.name, 0, file.bytes, file.path)
-            return
-        whole = self._folder / safe_name(file.name)
-        if whole.is_file():
-            yield Have(file.name, 0, file.bytes, whole)
-            return
-        if end - start > HEADER_LIMIT_BYTES:
-            raise FtmanError(f"{file.name} has a header of {end - start} bytes: refused")
-        target = self._folder / f"{safe_name(file.name)}.head-{start}-{end}"
-        if not target.is_file():
-            await self._downloader.fetch_span(file, (start, end), target, self._counters)
-        yield Have(file.name, start, end, target)
-
-    async def release(self, done: ByteRange) -> None:
-        """See `ftman.convert.job.Supply`."""
-        return
-
-
 async def _quietly(file: OneFile) -> None:
     # What goes wrong here goes wrong again, and is told, when the file is asked for.
     with contextlib.suppress(FtmanError):
@@ -244,9 +203,3 @@ def _supplier(
     if file.bytes > settings.window_over_bytes and not settings.keep_source:
         return WindowedFile(file, target, downloader, counters, settings.window_bytes)
     return WholeFile(file, target, downloader, counters, settings.keep_source)
-
-
-def safe_name(name: str) -> str:
-    """A file name that cannot leave its folder, whatever a source calls the file."""
-    flat = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-    return f"f_{flat}"[-200:]

@@ -12,15 +12,20 @@ from ftman.supervisor.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
+EMULATED = "emulated"
+
 
 @dataclass(frozen=True)
 class RunningExperts:
-    """Experts of one engine. stats None: a dense model. Units: per second of steps; seconds ago."""
+    """Experts of one engine. stats None: a dense model. Units: per second of steps; seconds ago.
+
+    link_bytes_per_s None: the device is emulated, and the seconds of its copies mean nothing.
+    """
 
     name: str
     stats: ExpertStats | None
     kv_bytes: int
-    link_bytes_per_s: float
+    link_bytes_per_s: float | None
     tokens_per_s: float
     last_step_s: float | None
 
@@ -66,11 +71,12 @@ async def _ask(name: str, client: EngineClient) -> RunningExperts | None:
     busy_s = decode_s + counted.get("ft_engine_prefill_seconds_total", 0.0)
     tokens = counted.get("ft_engine_completion_tokens_total", 0.0)
     link_bytes = 0 if info.experts is None else info.experts.link_bytes
+    link_rate = link_bytes / busy_s if busy_s else 0.0
     return RunningExperts(
         name=name,
         stats=info.experts,
         kv_bytes=info.kv_bytes,
-        link_bytes_per_s=link_bytes / busy_s if busy_s else 0.0,
+        link_bytes_per_s=None if info.device == EMULATED else link_rate,
         tokens_per_s=tokens / decode_s if decode_s else 0.0,
         last_step_s=health.last_step_s,
     )

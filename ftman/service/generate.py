@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ftengine.protocol import (
+    Constraint,
     ErrorEvent,
     FinishEvent,
     GenerateRequest,
@@ -18,7 +19,7 @@ from ftengine.protocol import (
     TokenLogprob,
 )
 from ftman.catalog.model import Model
-from ftman.chat.parse import TextStream
+from ftman.chat.reply import Reply
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.tokenizer import Tokenizer
 from ftman.chat.types import (
@@ -34,6 +35,7 @@ from ftman.chat.types import (
 )
 from ftman.clock import Clock
 from ftman.errors import BusyError, CannotFitError, EngineDiedError, FtmanError, UsageError
+from ftman.service.constraints import wire_constraint
 from ftman.service.engines import Engines
 from ftman.service.options import sampling_of
 from ftman.service.prompts import Fitted, chat_prompt, completion_prompt
@@ -58,6 +60,7 @@ class _Job:
     started_s: float
     echo: bool = False
     notes: tuple[str, ...] = ()
+    constraint: Constraint | None = None
 
 
 class Generator:
@@ -107,6 +110,7 @@ class Generator:
                 4 if num_keep is None else num_keep,
                 values,
             )
+            constraint, noted = await wire_constraint(request, fitted.reply, tokenizer)
             job = _Job(
                 model,
                 tokenizer,
@@ -118,7 +122,8 @@ class Generator:
                 request.request_id,
                 started_s,
                 getattr(request, "echo", False),
-                settings.notes,
+                (*settings.notes, *noted),
+                constraint,
             )
             async with contextlib.aclosing(self._lease_and_stream(job)) as events:
                 async for event in events:
@@ -158,7 +163,7 @@ class Generator:
     async def _stream(
         self, job: _Job, lease: Lease, wire: GenerateRequest, load_s: float
     ) -> AsyncGenerator[ChatEvent, None]:
-        text = TextStream(job.tokenizer, job.options.stop or ())
+        reply = Reply(job.tokenizer, job.fitted.reply, job.options.stop or ())
         run = _Running(self._clock.monotonic())
         if job.echo and job.fitted.prompt.text:
             yield TextDelta(job.fitted.prompt.text)
@@ -169,25 +174,25 @@ class Generator:
                     yield Waiting("prefill", event.prefilled, event.total)
                 elif isinstance(event, TokenEvent):
                     run.tokens(event, self._clock.monotonic())
-                    for delta in text.feed(event):
-                        yield delta
-                    if text.stopped is not None:
+                    for item in reply.feed(event):
+                        yield item
+                    if reply.enough:
                         break
                 elif isinstance(event, ErrorEvent):
                     raise error_of(event)
                 else:
                     run.finish = event
                     break
-        if run.finish is None and text.stopped is None:
+        if run.finish is None and not reply.enough:
             raise EngineDiedError(
                 f"the engine of {job.model.name.short} ended an answer without finishing it",
                 code="engine_protocol",
             )
-        for delta in text.finish():
-            yield delta
-        yield self._finish(job, run, text.stopped, load_s)
+        for item in reply.finish():
+            yield item
+        yield self._finish(job, run, reply, load_s)
 
-    def _finish(self, job: _Job, run: _Running, stopped: str | None, load_s: float) -> Finish:
+    def _finish(self, job: _Job, run: _Running, reply: Reply, load_s: float) -> Finish:
         now = self._clock.monotonic()
         ids = job.fitted.prompt.token_ids
         finish = run.finish
@@ -199,8 +204,9 @@ class Generator:
             load_s=load_s,
             prefill_s=finish.prefill_s if finish else run.first_s - run.started_s,
             decode_s=finish.decode_s if finish else now - run.first_s,
+            thinking_tokens=reply.thinking_tokens,
         )
-        reason = "stop" if finish is None or stopped is not None else finish.reason
+        reason = "stop" if finish is None or reply.enough else finish.reason
         if reason == "abort":
             raise BusyError(
                 f"the engine of {job.model.name.short} gave the request up", code="aborted"
@@ -209,8 +215,8 @@ class Generator:
             reason="length" if reason == "length" else "stop",
             usage=usage,
             context=(*ids, *run.ids),
-            notes=(*job.notes, *job.fitted.notes),
-            stop_sequence=stopped,
+            notes=(*job.notes, *job.fitted.notes, *reply.notes),
+            stop_sequence=reply.stopped,
             prompt_tokens=_prompt_tokens(job, finish) if job.echo else (),
         )
 
@@ -251,6 +257,7 @@ def _wire_request(job: _Job) -> GenerateRequest:
         anchors=job.fitted.prompt.anchors,
         logprobs=job.logprobs,
         prompt_logprobs=job.echo and job.logprobs is not None,
+        constraint=job.constraint,
     )
 
 
@@ -258,6 +265,8 @@ def error_of(event: ErrorEvent) -> FtmanError:
     """An engine's error as one of ours; its code is kept."""
     if event.code in ("bad_request", "protocol"):
         return UsageError(event.message)
+    if event.code == "bad_constraint":
+        return UsageError(event.message, code=event.code)
     if event.code == "capacity":
         return CannotFitError(event.message, code=event.code)
     if event.retryable:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ftman import files
 from ftman.catalog.model import Model
+from ftman.chat.conversation import canonical
 from ftman.chat.render import ChatTemplate, render_chat, render_generate
+from ftman.chat.reply import ReplyRules
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.tokenizer import Tokenizer
 from ftman.chat.types import ChatRequest, CompletionRequest, Message, Prompt
 from ftman.errors import IntegrityError, UsageError
+from ftman.service.replies import format_of, refuse_unable, reply_rules, template_values
 
 Renderer = Callable[[Sequence[Message]], Awaitable[Prompt]]
 
@@ -38,6 +41,7 @@ class Fitted:
 
     prompt: Prompt
     notes: tuple[str, ...] = ()
+    reply: ReplyRules = field(default_factory=ReplyRules)
 
 
 def effective_messages(model: Model, messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -81,18 +85,22 @@ async def chat_prompt(
     Raises: ContextLengthError when it is too long and the request forbids shortening.
     """
     template = template_of(model)
+    fmt = format_of(model, template)
+    unable = refuse_unable(request, model, template)
+    variables, noted = template_values(request, fmt, template, values)
 
     async def render(messages: Sequence[Message]) -> Prompt:
-        return await render_chat(templates, template, tokenizer, messages, values=values)
+        return await render_chat(templates, template, tokenizer, messages, values=variables)
 
-    messages = effective_messages(model, request.messages)
+    messages = canonical(effective_messages(model, request.messages), fmt)
     prompt = await render(messages)
+    rules = reply_rules(request, fmt, prompt)
+    notes = [*unable, *noted]
     if len(prompt.token_ids) < context_tokens:
-        return Fitted(prompt)
+        return Fitted(prompt, tuple(notes), rules)
     if request.strict_length:
         raise ContextLengthError(len(prompt.token_ids), context_tokens)
     prompt, dropped = await _drop_oldest(render, messages, prompt, context_tokens)
-    notes = []
     if dropped:
         turns = "message was" if dropped == 1 else "messages were"
         notes.append(
@@ -100,7 +108,7 @@ async def chat_prompt(
             f"the {dropped} oldest {turns} left out"
         )
     fitted = cut_tokens(prompt, tokenizer, context_tokens, num_keep)
-    return Fitted(fitted.prompt, (*notes, *fitted.notes))
+    return Fitted(fitted.prompt, (*notes, *fitted.notes), rules)
 
 
 async def _drop_oldest(
@@ -117,13 +125,23 @@ async def _drop_oldest(
     while low <= high:
         middle = (low + high) // 2
         gone = set(droppable[:middle])
-        prompt = await render([m for i, m in enumerate(messages) if i not in gone])
+        prompt = await render(_without(messages, gone))
         if len(prompt.token_ids) < context_tokens or middle == len(droppable):
             best, high = prompt, middle - 1
             dropped = middle
         else:
             low = middle + 1
     return best, dropped
+
+
+def _without(messages: Sequence[Message], gone: set[int]) -> list[Message]:
+    """The other messages; results whose calls are gone go too, since templates refuse them."""
+    kept: list[Message] = []
+    for idx, message in enumerate(messages):
+        orphan = message.role == "tool" and not any(m.role in ("assistant", "tool") for m in kept)
+        if idx not in gone and (not orphan or idx == len(messages) - 1):
+            kept.append(message)
+    return kept
 
 
 def cut_tokens(prompt: Prompt, tokenizer: Tokenizer, context_tokens: int, num_keep: int) -> Fitted:
@@ -159,33 +177,48 @@ async def completion_prompt(
 
     Raises: UsageError for ids outside the vocabulary, ContextLengthError.
     """
-    prompt = await _unfitted(request, model, templates, tokenizer, values)
+    rules = ReplyRules()
+    notes: tuple[str, ...] = ()
+    if request.raw or request.token_ids is not None:
+        prompt = _as_given(request, tokenizer)
+    else:
+        template = template_of(model, request.template)
+        fmt = format_of(model, template)
+        notes = refuse_unable(request, model, template)
+        variables, noted = template_values(request, fmt, template, values)
+        notes += noted
+        prompt = await _rendered(request, model, templates, template, tokenizer, variables)
+        rules = ReplyRules() if request.suffix else reply_rules(request, fmt, prompt)
     if not prompt.token_ids:
         raise UsageError("the prompt holds no tokens; send some text")
     if len(prompt.token_ids) < context_tokens:
-        return Fitted(prompt)
+        return Fitted(prompt, notes, rules)
     if request.strict_length:
         raise ContextLengthError(len(prompt.token_ids), context_tokens, "prompt")
-    return cut_tokens(prompt, tokenizer, context_tokens, num_keep)
+    fitted = cut_tokens(prompt, tokenizer, context_tokens, num_keep)
+    return Fitted(fitted.prompt, (*notes, *fitted.notes), rules)
 
 
-async def _unfitted(
+def _as_given(request: CompletionRequest, tokenizer: Tokenizer) -> Prompt:
+    if request.token_ids is not None:
+        ids = checked_ids(request.token_ids, tokenizer, "prompt")
+        return Prompt(ids, (), tokenizer.decode(ids) if request.echo else "")
+    # The writer of a raw prompt is the author of its template, so special tokens are meant.
+    ids = tuple(tokenizer.encode(request.prompt, special=True, bos=tokenizer.adds_bos))
+    return Prompt(ids, (), request.prompt)
+
+
+async def _rendered(
     request: CompletionRequest,
     model: Model,
     templates: JinjaTemplates,
+    template: ChatTemplate,
     tokenizer: Tokenizer,
     values: Mapping[str, Any],
 ) -> Prompt:
-    if request.token_ids is not None:
-        ids = _checked_ids(request.token_ids, tokenizer, "prompt")
-        return Prompt(ids, (), tokenizer.decode(ids) if request.echo else "")
-    if request.raw:
-        # The writer of a raw prompt is the author of its template, so special tokens are meant.
-        ids = tuple(tokenizer.encode(request.prompt, special=True, bos=tokenizer.adds_bos))
-        return Prompt(ids, (), request.prompt)
     prompt = await render_generate(
         templates,
-        template_of(model, request.template),
+        template,
         tokenizer,
         request.prompt,
         system=model.system if request.system is None else request.system,
@@ -195,14 +228,15 @@ async def _unfitted(
     )
     if not request.context:
         return prompt
-    earlier = _checked_ids(request.context, tokenizer, "context")
+    earlier = checked_ids(request.context, tokenizer, "context")
     ids = prompt.token_ids
     if ids and tokenizer.bos_id is not None and ids[0] == tokenizer.bos_id:
         ids = ids[1:]
     return Prompt((*earlier, *ids), (len(earlier),), prompt.text)
 
 
-def _checked_ids(ids: Sequence[int], tokenizer: Tokenizer, name: str) -> tuple[int, ...]:
+def checked_ids(ids: Sequence[int], tokenizer: Tokenizer, name: str) -> tuple[int, ...]:
+    """The ids as given in field `name`.   Raises: UsageError for one outside the vocabulary."""
     for token_id in ids:
         if not 0 <= token_id < tokenizer.vocab_size:
             raise UsageError(

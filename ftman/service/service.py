@@ -24,18 +24,23 @@ from ftman.chat.types import (
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
 from ftman.errors import FtmanError
-from ftman.forecast import forecast_of
 from ftman.pull.index import Index, IndexEntry
 from ftman.pull.job_store import JobView
 from ftman.pull.jobs import JobManager
 from ftman.pull.progress import Progress
+from ftman.service.create import Creator
+from ftman.service.embed import Embedder
 from ftman.service.engines import Engines
 from ftman.service.experts import RunningExperts, divide_memory, running_experts
 from ftman.service.generate import Generator
 from ftman.service.models import Models, capabilities_of_model
 from ftman.service.options import own_options
-from ftman.service.requests import CreateRequest, RunningModel, Shown
+from ftman.service.plans import Plans
+from ftman.service.push import Pusher
+from ftman.service.requests import CreateRequest, EmbedInput, EmbedResult, RunningModel, Shown
 from ftman.service.tokenizers import TokenizerShelf
+from ftman.service.tokens import Tokens
+from ftman.service.verify import Verdict, Verifier
 from ftman.supervisor.client import MemoryState
 from ftman.supervisor.launcher import Launcher
 from ftman.supervisor.supervisor import Supervisor
@@ -69,7 +74,13 @@ class Service:
         automatic = self._calibration if launcher is None else None
         self._engines = Engines(config, self.catalog, self._supervisor, automatic)
         self._generator = Generator(self._engines, self._shelf, self._templates, clock)
-        self._models = Models(self.catalog, self._jobs)
+        self.tokens = Tokens(self._engines, self._shelf, self._templates)
+        self._embedder = Embedder(self._engines, self._shelf, self.catalog, clock)
+        self._models = Models(self.catalog)
+        self._creator = Creator(self.catalog, self._jobs)
+        self._pusher = Pusher(self.catalog, config.paths, clock)
+        self._verifier = Verifier(self.catalog, self._jobs)
+        self._plans = Plans(self.catalog, self._jobs, self._calibration.cached)
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -101,6 +112,13 @@ class Service:
     ) -> AsyncGenerator[ChatEvent, None]:
         """Continue a prompt; ends with Finish.   Raises: FtmanError while iterating."""
         return self._generator.complete(request, template_values or {})
+
+    async def embed(self, request: EmbedInput) -> EmbedResult:
+        """Vectors of texts or ids; without inputs the model is only loaded.
+
+        Raises: FtmanError; code context_length_exceeded, not_a_number.
+        """
+        return await self._embedder.embed(request)
 
     async def load(self, model: str, keep_alive_s: float | None, options: Options) -> Usage:
         """Have a model loaded; returns how long that took.   Raises: FtmanError."""
@@ -143,17 +161,31 @@ class Service:
         """Installed models, newest first."""
         return await asyncio.to_thread(self.catalog.models)
 
-    async def show(self, name: str, *, verbose: bool = False) -> Shown:
-        """Everything about one model.   Raises: NotFoundError, IntegrityError."""
-        return await self._models.show(name, verbose=verbose)
+    async def show(
+        self, name: str, *, verbose: bool = False, parameters: Mapping[str, Any] | None = None
+    ) -> Shown:
+        """Everything about one model. parameters: over its own, in the printed Modelfile only.
+
+        Raises: NotFoundError, IntegrityError.
+        """
+        return await self._models.show(name, verbose=verbose, parameters=parameters)
 
     def create(self, request: CreateRequest) -> AsyncGenerator[Progress, None]:
         """Build a model; ends with "success".   Raises: FtmanError while iterating."""
-        return self._models.create(request)
+        return self._creator.create(request)
 
-    def pull(self, name: str, insecure: bool = False) -> AsyncIterator[Progress]:
-        """Fetch and install a model; ends with "success".   Raises: FtmanError while iterating."""
-        return self._jobs.pull(name, insecure=insecure)
+    def pull(
+        self, name: str, insecure: bool = False, *, keep_source: bool = False
+    ) -> AsyncIterator[Progress]:
+        """Fetch and install a model; ends with "success". keep_source: so that it can be pushed.
+
+        Raises: FtmanError while iterating.
+        """
+        return self._jobs.pull(name, insecure=insecure, keep_source=keep_source)
+
+    def push(self, name: str, insecure: bool = False) -> AsyncGenerator[Progress, None]:
+        """Send a model to the registry its name says.   Raises: FtmanError while iterating."""
+        return self._pusher.push(name, insecure)
 
     async def copy(self, source: str, destination: str) -> None:
         """Give an installed model a second name.   Raises: UsageError, NotFoundError."""
@@ -221,16 +253,37 @@ class Service:
         """
         return self._calibration.run(self.catalog.find(name).ftw_path if name else None)
 
+    def measuring(self) -> Step | None:
+        """How far the measurement of this machine is, while one is under way."""
+        return self._calibration.current
+
     def profile(self) -> Mapping[str, Any] | None:
         """This machine's measured rates, if there are any."""
         return self._calibration.cached()
 
     async def fit(self, name: str, device: str, context: int | None) -> Mapping[str, Any]:
-        """The engine's forecast for an installed model; device "" is this machine.
+        """The engine's forecast for any model, installed or not; device "" is this machine.
 
         Raises: NotFoundError, UsageError, FtmanError.
         """
-        return await forecast_of(self.catalog, self.profile(), name, device, context)
+        return await self._plans.fit(name, device, context)
+
+    def verify(
+        self, name: str, *, repair: bool = False
+    ) -> AsyncGenerator[Progress | Verdict, None]:
+        """Read a model whole ("" = all of them), name what is damaged, mend it where asked to.
+
+        Raises: NotFoundError at once; FtmanError while iterating.
+        """
+        models = [self.catalog.find(name)] if name else self.catalog.models()
+        return self._verifier.run(models, repair=repair)
+
+    async def pull_plan(self, name: str, *, insecure: bool = False) -> Mapping[str, Any]:
+        """What pulling a model would cost, and do on this machine; {} while it is being pulled.
+
+        Raises: FtmanError as the pull would.
+        """
+        return await self._plans.pull_plan(name, insecure=insecure)
 
     def _sweep(self) -> None:
         freed = self.catalog.drop_unfinished(self.started_wall_s) + self.collect_garbage()

@@ -15,7 +15,11 @@ import httpx
 
 from ftengine.protocol import (
     LINE_LIMIT_BYTES,
+    POOLINGS,
     PROTOCOL_VERSION,
+    Constraint,
+    EmbedReply,
+    EmbedRequest,
     EngineInfo,
     ErrorEvent,
     Event,
@@ -38,6 +42,11 @@ from ftengine.protocol import (
 from ftman.errors import BusyError, CannotFitError, EngineDiedError, FtmanError, UsageError
 
 __all__ = [
+    "LINE_LIMIT_BYTES",
+    "POOLINGS",
+    "Constraint",
+    "EmbedReply",
+    "EmbedRequest",
     "EngineClient",
     "EngineInfo",
     "ErrorEvent",
@@ -76,12 +85,17 @@ def parse_hello(line: bytes, name: str) -> Hello:
 
 
 def check_protocol(version: tuple[int, int], name: str) -> None:
-    """Refuse an engine of another major version.   Raises: EngineDiedError."""
-    if version[0] != PROTOCOL_VERSION[0]:
+    """Refuse an engine of another major version, and one too old to know every field.
+
+    An engine that does not know a field ignores it, and what it was asked for would not be done.
+    Raises: EngineDiedError.
+    """
+    major, minor = PROTOCOL_VERSION
+    if version[0] != major or version[1] < minor:
         raise _violation(
             name,
-            f"it speaks protocol {version[0]}.{version[1]}, this manager speaks "
-            f"{PROTOCOL_VERSION[0]}.x; install matching versions of ftman and ftengine",
+            f"it speaks protocol {version[0]}.{version[1]}, this manager speaks {major}.{minor} "
+            f"and later of {major}.x; install matching versions of ftman and ftengine",
         )
 
 
@@ -138,21 +152,19 @@ class EngineClient:
 
         Raises: CannotFitError with the engine's numbers; UsageError; EngineDiedError.
         """
-        try:
-            async with self._http.stream(
-                "POST", "/memory", content=encode(request), timeout=MEMORY_TIMEOUT_S
-            ) as response:
-                status, body = response.status_code, await self._read_limited(response)
-        except ProtocolError as error:
-            raise self._broke_protocol(f"/memory: {error}") from None
-        except httpx.HTTPError as error:
-            raise await self._lost(error) from None
-        if status != 200:
-            raise self._refused("/memory", status, body)
-        try:
-            return decode(MemoryState, body)
-        except ProtocolError as error:
-            raise self._broke_protocol(f"/memory: {error}") from None
+        return await self._post(MemoryState, "/memory", request, MEMORY_TIMEOUT_S)
+
+    async def embed(self, request: EmbedRequest) -> EmbedReply:
+        """POST /embed: one vector for each input. Cancelling it aborts it in the engine.
+
+        Raises: UsageError (code context_length_exceeded), BusyError, FtmanError; EngineDiedError.
+        """
+        reply = await self._post(EmbedReply, "/embed", request, None, LINE_LIMIT_BYTES)
+        if len(reply.vectors) != len(request.inputs):
+            raise self._broke_protocol(
+                f"/embed: {len(reply.vectors)} vectors for {len(request.inputs)} inputs"
+            )
+        return reply
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """POST /generate: yield events up to and including FinishEvent.
@@ -200,6 +212,33 @@ class EngineClient:
         if rest:
             raise ProtocolError("the last line is cut off")
 
+    async def _post(
+        self,
+        kind: type[T],
+        path: str,
+        request: object,
+        timeout_s: float | None,
+        limit_bytes: int = ANSWER_LIMIT_BYTES,
+    ) -> T:
+        """One request that has one answer."""
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            async with self._http.stream(
+                "POST", path, content=encode(request), timeout=timeout
+            ) as response:
+                status = response.status_code
+                body = await self._read_limited(response, limit_bytes)
+        except ProtocolError as error:
+            raise self._broke_protocol(f"{path}: {error}") from None
+        except httpx.HTTPError as error:
+            raise await self._lost(error) from None
+        if status != 200:
+            raise self._refused(path, status, body)
+        try:
+            return decode(kind, body)
+        except ProtocolError as error:
+            raise self._broke_protocol(f"{path}: {error}") from None
+
     async def _get(self, kind: type[T], path: str, allowed: tuple[int, ...], timeout_s: float) -> T:
         status, body = await self._fetch(path, timeout_s)
         if status not in allowed:
@@ -223,13 +262,15 @@ class EngineClient:
                 code="engine_silent",
             ) from None
 
-    async def _read_limited(self, response: httpx.Response) -> bytes:
-        body = b""
+    async def _read_limited(
+        self, response: httpx.Response, limit_bytes: int = ANSWER_LIMIT_BYTES
+    ) -> bytes:
+        body = bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
-            if len(body) > ANSWER_LIMIT_BYTES:
-                raise ProtocolError(f"an answer is longer than {ANSWER_LIMIT_BYTES} bytes")
-        return body
+            if len(body) > limit_bytes:
+                raise ProtocolError(f"an answer is longer than {limit_bytes} bytes")
+        return bytes(body)
 
     def _refused(self, path: str, status: int, body: bytes) -> FtmanError:
         try:

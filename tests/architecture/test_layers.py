@@ -62,6 +62,7 @@ FTENGINE = {
     "ftengine.forecast": 6,
     "ftengine.scheduler": 6,
     "ftengine.sampling": 6,
+    "ftengine.constraints": 6,
     "ftengine.runtime": 7,
     "ftengine.server": 8,
     "ftengine.__main__": 9,

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ftengine.protocol import (
+    Constraint,
+    EmbedReply,
+    EmbedRequest,
     EngineInfo,
     ErrorEvent,
     ExpertStats,
@@ -25,8 +28,8 @@ from ftengine.protocol import (
 )
 
 MESSAGES: dict[str, Any] = {
-    "hello_unix": Hello("unix:/run/ft/e-00c0ffee/engine.sock", (1, 0), 4711),
-    "hello_tcp": Hello("tcp:127.0.0.1:40123", (1, 0), 4711),
+    "hello_unix": Hello("unix:/run/ft/e-00c0ffee/engine.sock", (1, 1), 4711),
+    "hello_tcp": Hello("tcp:127.0.0.1:40123", (1, 1), 4711),
     "generate_least": GenerateRequest("r-1", (1, 2, 3)),
     "generate_all": GenerateRequest(
         request_id="r-2",
@@ -50,7 +53,12 @@ MESSAGES: dict[str, Any] = {
         logprobs=2,
         prompt_logprobs=True,
         deadline_s=30.5,
+        constraint=Constraint("json_schema", '{"type":"object"}'),
     ),
+    "generate_json": GenerateRequest("r-3", (1,), constraint=Constraint("json")),
+    "embed_least": EmbedRequest("e-1", ((1, 2, 3),)),
+    "embed_all": EmbedRequest("e-2", ((1, 2, 3), (4,)), "last", False, 256),
+    "embed_reply": EmbedReply(("AACAPwAAAEA=", "AAAAPwAAgD4="), 2, 4, 0.125, 0.5),
     "event_progress": ProgressEvent(512, 2048),
     "event_token": TokenEvent((42, 43)),
     "event_token_logprobs": TokenEvent((42,), (TokenLogprob(42, -0.25, ((42, -0.25), (7, -2.0))),)),
@@ -65,6 +73,7 @@ MESSAGES: dict[str, Any] = {
         8.0,
         None,
         (None, TokenLogprob(17, -3.5)),
+        ("the constraint is not enforced in full: not",),
     ),
     "event_error": ErrorEvent("capacity", "needs 12 pages, has 8", True),
     "health_loading": Health("loading", 1_048_576, 4_194_304),
@@ -76,7 +85,7 @@ MESSAGES: dict[str, Any] = {
     "memory_kv": MemoryRequest(kv_bytes=268_435_456),
     "memory_state": MemoryState(512, 1_572_864, 268_435_456, 4096, 8_000_000_000, 5_000_000_000, 1),
     "info": EngineInfo(
-        protocol=(1, 0),
+        protocol=(1, 1),
         version="0.1.0",
         ftw_id="ab" * 32,
         family="qwen3_moe",

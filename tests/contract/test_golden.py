@@ -79,7 +79,12 @@ def test_required_field_that_is_missing_is_named(name: str) -> None:
 
 def test_every_wire_type_has_a_golden_file_and_every_file_a_message() -> None:
     wire = {kind for kind in vars(protocol).values() if dataclasses.is_dataclass(kind)}
-    nested = {protocol.Sampling, protocol.TokenLogprob, protocol.ExpertStats}
+    nested = {
+        protocol.Sampling,
+        protocol.TokenLogprob,
+        protocol.ExpertStats,
+        protocol.Constraint,
+    }
     assert {type(message) for message in MESSAGES.values()} == wire - nested
     assert sorted(path.stem for path in GOLDEN.glob("*.json")) == NAMES
 
@@ -115,8 +120,28 @@ def test_error_before_a_stream_has_the_shape_of_the_error_event() -> None:
         ({"sampling": {"temperature": -1}}, "temperature"),
         ({"sampling": {"top_p": 0}}, "top_p"),
         ({"token_ids": [True]}, "token_ids"),
+        ({"constraint": {"kind": "bnf", "text": "x"}}, "constraint.kind"),
+        ({"constraint": {"kind": "json", "text": 5}}, "constraint.text"),
     ],
 )
 def test_request_outside_its_limits_names_the_field(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ProtocolError, match=field):
         read("generate_least", {**golden("generate_least"), **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"inputs": []}, "inputs"),
+        ({"inputs": [[1], []]}, "inputs"),
+        ({"inputs": [1, 2]}, "inputs"),
+        ({"pooling": "max"}, "pooling"),
+        ({"dimensions": 0}, "dimensions"),
+        ({"normalize": 1}, "normalize"),
+    ],
+)
+def test_embed_request_outside_its_limits_names_the_field(
+    changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ProtocolError, match=field):
+        read("embed_least", {**golden("embed_least"), **changes})

@@ -75,13 +75,6 @@ def test_unknown_model_and_pull(client: ollama.Client, stream: bool) -> None:
     assert caught.value.error == "pull model manifest: file does not exist"
 
 
-def test_tools_and_format_are_refused_by_name(client: ollama.Client) -> None:
-    with pytest.raises(ollama.ResponseError, match="does not support tools"):
-        client.chat("tiny", HI, tools=[{"type": "function", "function": {"name": "f"}}])
-    with pytest.raises(ollama.ResponseError, match="not built yet"):
-        client.chat("tiny", HI, format="json")
-
-
 def test_the_real_engine_from_pull_to_delete(tmp_path: Path) -> None:
     folder = build_tiny("qwen3_moe", tmp_path / "tiny-moe")
     with manager_process(tmp_path / "home", REAL) as manager:

@@ -4,16 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any, Literal
 
 import httpx
 import openai
+import pydantic
 import pytest
 
 from ftman.config import Paths
 from tests.e2e.processes import REAL, manager_process
-from tests.fakes.tiny_models import build_tiny
+from tests.fakes.tiny_models import build_tiny, tiny_vocabulary
 from tests.ftman.gateway.serving import install
+
+TEMPLATE = (
+    "{{ if .Tools }}<tools>{{ range .Tools }}{{ .Function }}{{ end }}</tools>"
+    'call as <tool_call>{"name": "x", "arguments": {}}</tool_call>{{ end }}'
+    "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}"
+    '{{ range .ToolCalls }}<tool_call>{"name": "{{ .Function.Name }}", '
+    '"arguments": {{ .Function.Arguments }}}</tool_call>{{ end }}<|im_end|>\n{{ end }}'
+    "<|im_start|>assistant\n"
+)
+USER: Any = [{"role": "user", "content": "Hi"}]
+
+
+class Verdict(pydantic.BaseModel):
+    """Something even a random model can say."""
+
+    fine: bool
+    grade: Literal["a", "b"]
+
+
+# A random model writes blanks between JSON's parts for ever, where a grammar lets it.
+BLANKS = {
+    str(number): -100
+    for number, token in enumerate(tiny_vocabulary()[0])
+    if not token.strip("\u0120\u010a\u0109\u010d")
+}
+FLAT_TOOL: Any = {
+    "type": "function",
+    "name": "judge",
+    "parameters": Verdict.model_json_schema() | {"additionalProperties": False},
+    "strict": True,
+}
 
 
 def client_of(url: str) -> openai.OpenAI:
@@ -81,40 +113,148 @@ def test_errors_have_their_classes(client: openai.OpenAI) -> None:
             model="tiny", messages=[{"role": "user", "content": "x" * 600}], stream=True
         )
     assert long.value.code == "context_length_exceeded"
-    with pytest.raises(openai.BadRequestError, match="not built yet"):
-        client.embeddings.create(model="tiny", input="x")
-    with pytest.raises(openai.BadRequestError, match="not built yet"):
-        client.responses.create(model="tiny", input="x")
+    with pytest.raises(openai.BadRequestError, match="does not support tools"):
+        client.responses.create(model="tiny", input="x", tools=[FLAT_TOOL])
+    with pytest.raises(openai.NotFoundError) as gone:
+        client.responses.create(model="tiny", input="x", previous_response_id="resp_0")
+    assert gone.value.code == "previous_response_not_found"
 
 
-def test_the_real_engine_scores_a_prompt(tmp_path: Path) -> None:
-    folder = build_tiny("llama", tmp_path / "tiny-llama")
-    with manager_process(tmp_path / "home", REAL) as manager:
+def test_responses(client: openai.OpenAI) -> None:
+    whole = client.responses.create(model="tiny", input="Hi", instructions="Be brief.")
+    assert whole.output_text == "Hello world"
+    assert whole.usage is not None
+    assert whole.usage.output_tokens == 11
+    with client.responses.stream(
+        model="tiny", input="And?", previous_response_id=whole.id
+    ) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds[0] == "response.created"
+    assert kinds.count("response.output_text.delta") == 11
+    assert final.output_text == "Hello world"
+    assert client.responses.retrieve(final.id).output_text == "Hello world"
+    assert len(client.responses.input_items.list(final.id).data) == 3
+    client.responses.delete(final.id)
+
+
+def test_embeddings_are_the_same_in_both_forms(client: openai.OpenAI) -> None:
+    coded = client.embeddings.create(model="tiny", input=["a", "b"])
+    plain = client.embeddings.create(model="tiny", input=["a", "b"], encoding_format="float")
+    for one, other in zip(coded.data, plain.data, strict=True):
+        assert one.embedding == pytest.approx(other.embedding, rel=1e-6)
+    assert coded.data[0].embedding != coded.data[1].embedding
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[openai.OpenAI]:
+    """A client of a manager with the real engine; "able" is a random model with tools."""
+    home = tmp_path_factory.mktemp("real")
+    folder = build_tiny("llama", home / "tiny-llama")
+    with manager_process(home / "home", REAL) as manager:
         pulled = httpx.post(
             f"{manager.url}/api/pull", json={"model": folder.as_uri()}, timeout=60, trust_env=False
         )
         assert pulled.text.splitlines()[-1] == '{"status":"success"}'
         client = client_of(manager.url)
         (model,) = client.models.list()
-        scored = client.completions.create(
-            model=model.id, prompt="the sky is", max_tokens=1, logprobs=1, echo=True, temperature=0
+        made = httpx.post(
+            f"{manager.url}/api/create",
+            json={"model": "able", "from": model.id, "template": TEMPLATE},
+            timeout=60,
+            trust_env=False,
         )
-        (choice,) = scored.choices
-        assert choice.logprobs is not None
-        assert choice.logprobs.token_logprobs is not None
-        first, *others = choice.logprobs.token_logprobs
-        assert first is None
-        assert all(math.isfinite(number) and number <= 0 for number in others)
-        assert choice.logprobs.tokens is not None
-        assert len(others) == len(choice.logprobs.tokens) - 1
-        biased = client.chat.completions.create(
-            model=model.id,
-            messages=[{"role": "user", "content": "Hi"}],
-            max_tokens=3,
-            logit_bias={"40": 100},
-            temperature=0,
+        assert made.text.splitlines()[-1] == '{"status":"success"}', made.text
+        yield client
+
+
+def test_the_real_engine_scores_a_prompt(real: openai.OpenAI) -> None:
+    scored = real.completions.create(
+        model="able", prompt="the sky is", max_tokens=1, logprobs=1, echo=True, temperature=0
+    )
+    (choice,) = scored.choices
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    first, *others = choice.logprobs.token_logprobs
+    assert first is None
+    assert all(math.isfinite(number) and number <= 0 for number in others)
+    assert choice.logprobs.tokens is not None
+    assert len(others) == len(choice.logprobs.tokens) - 1
+    biased = real.chat.completions.create(
+        model="able",
+        messages=[{"role": "user", "content": "Hi"}],
+        max_tokens=3,
+        logit_bias={"40": 100},
+        temperature=0,
+    )
+    assert biased.choices[0].finish_reason == "length"
+    content = biased.choices[0].message.content
+    assert content
+    assert len(set(content)) == 1
+
+
+def test_the_real_engine_calls_the_tool_it_has_to_call(real: openai.OpenAI) -> None:
+    tool = openai.pydantic_function_tool(Verdict)
+    asked: Any = {"model": "able", "messages": USER, "tools": [tool], "tool_choice": "required"}
+    asked |= {"max_tokens": 100, "logit_bias": BLANKS, "reasoning_effort": "none", "seed": 5}
+    whole = real.chat.completions.parse(**asked)
+    (choice,) = whole.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls is not None
+    parsed = choice.message.tool_calls[0].function.parsed_arguments
+    assert isinstance(parsed, Verdict)
+    with real.chat.completions.stream(**asked) as stream:
+        pieces = [e for e in stream if e.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0]
+    assert len(pieces) > 1
+    assert final.message.tool_calls is not None
+    assert final.message.tool_calls[0].function.parsed_arguments == parsed
+    named = real.responses.create(
+        model="able",
+        input="Hi",
+        tools=[FLAT_TOOL],
+        tool_choice={"type": "function", "name": "judge"},
+        max_output_tokens=100,
+        reasoning={"effort": "none"},
+        extra_body={"logit_bias": BLANKS},
+    )
+    (call,) = (item for item in named.output if item.type == "function_call")
+    assert (call.name, call.status) == ("judge", "completed")
+    Verdict.model_validate_json(call.arguments)
+
+
+def test_the_real_engine_keeps_to_a_schema(real: openai.OpenAI) -> None:
+    chat = real.chat.completions.parse(
+        model="able",
+        messages=USER,
+        response_format=Verdict,
+        max_tokens=100,
+        logit_bias=BLANKS,
+        reasoning_effort="none",
+    )
+    assert isinstance(chat.choices[0].message.parsed, Verdict)
+    answer = real.responses.parse(
+        model="able",
+        input="Hi",
+        text_format=Verdict,
+        max_output_tokens=100,
+        reasoning={"effort": "none"},
+        extra_body={"logit_bias": BLANKS},
+    )
+    assert isinstance(answer.output_parsed, Verdict)
+    with pytest.raises(openai.BadRequestError) as bad:
+        real.chat.completions.create(
+            model="able", messages=USER, extra_body={"guided_grammar": "start: nothing_here"}
         )
-        assert biased.choices[0].finish_reason == "length"
-        content = biased.choices[0].message.content
-        assert content
-        assert len(set(content)) == 1
+    assert bad.value.code == "bad_constraint"
+
+
+def test_the_real_engine_embeds(real: openai.OpenAI) -> None:
+    one, two = real.embeddings.create(model="able", input=["the sky", "a long text " * 9]).data
+    assert sum(number * number for number in one.embedding) == pytest.approx(1, abs=1e-5)
+    again = real.embeddings.create(model="able", input="the sky", dimensions=8).data[0]
+    assert len(again.embedding) == 8
+    assert one.embedding != two.embedding
+    with pytest.raises(openai.BadRequestError) as long:
+        real.embeddings.create(model="able", input="x" * 3000)
+    assert (long.value.code, long.value.param) == ("context_length_exceeded", "input")

@@ -5,6 +5,7 @@ knobs, the second the verb (run, plan, families):
 
   families   list answered to `families` (absent: the verb fails)
   chunk      bytes per need (default 65536)
+  head       bytes of each file that a plan reads (default 64)
   die_after  SIGKILL itself after that many chunks
   exit_after exit with status 3 and a message on stderr after that many chunks
   error      {"code", "message"} instead of a result
@@ -39,7 +40,7 @@ def main(knobs: dict[str, Any], verb: str) -> int:
     if "error" in knobs:
         say({"error": knobs["error"]})
         return 1
-    if verb == "plan":
+    if verb in ("plan", "outline"):
         return plan(knobs, job)
     return run(knobs, job)
 
@@ -47,7 +48,7 @@ def main(knobs: dict[str, Any], verb: str) -> int:
 def plan(knobs: dict[str, Any], job: dict[str, Any]) -> int:
     """Read a header of each file, then say what it would cost."""
     for file in job["files"]:
-        fetch(file["name"], 0, min(HEADER_BYTES, file["bytes"]))
+        fetch(file["name"], 0, min(int(knobs.get("head", HEADER_BYTES)), file["bytes"]))
     total = sum(file["bytes"] for file in job["files"])
     made = int(knobs.get("ftw_bytes", total))
     say({"plan": {"disk_bytes": made, "peak_disk_bytes": made, "family": "llama"}})

@@ -1,37 +1,13 @@
 """A scripted engine: a real program that speaks the engine protocol without torch, and can lie.
 
-As a program it takes the argv of `python -m ftengine serve`. Its script is a FakeScript as JSON,
-from `--fake-script JSON`, else from the environment variable FT_FAKE_ENGINE. In tests:
+As a program it takes the argv of `python -m ftengine serve`. Its script is a FakeScript (script.py
+lists the knobs) as JSON, from `--fake-script JSON`, else from the environment variable
+FT_FAKE_ENGINE. In tests:
 
     supervisor = Supervisor(config, clock, FakeLauncher(FakeScript(tokens=(5, 6, 7))))
 
 FakeLauncher takes one script for every start, a list (first start, second start, ..., the last
 one for all later starts) or a function from EngineSpec to script.
-
-Knobs of FakeScript (everything has a harmless default):
-  load_s, load_steps        time to ready, and in how many visible byte steps
-  total_bytes               what /health and /info call the size of the weights
-  load_error                fail to load with this text ("failed" health, then exit code 1)
-  tokens                    None = echo the prompt ids for ever in turn; a list = these, then "stop"
-  token_s                   seconds between two tokens
-  prompt_events             ProgressEvents before the first token
-  die_at, die_after, die    die = "kill" (SIGKILL), "segv", "exit:N"; at "start" (before the
-                            hello), "load", "ready" (after the first /info), "idle" (0.05 s after
-                            it), "prefill" (before the first event), "token" (after die_after
-                            tokens of a request were sent)
-  last_words                a line on stderr before dying or failing
-  hang_after                after n tokens: no more tokens, no more steps; /health goes on
-  freeze_after              after n tokens: SIGSTOP itself
-  refuse                    answer every /generate with 503 and this text
-  stream_error              after `hang_after` tokens (0 if unset) send an ErrorEvent with this text
-  lie                       "" or one of: hello_garbage, hello_version, hello_half, info_version,
-                            health_garbage, half_line, huge_line, garbage, bad_utf8, no_finish,
-                            unknown_event, wrong_type, http_garbage, not_ready (says ready, refuses)
-  ignore_sigterm            only SIGKILL ends it
-  drain_s                   how long SIGTERM lets running requests go on
-  orphan_s                  exit after this long without a connection, having had one (-1 = by
-                            the rule: 30 s with --adopt, else 5 s)
-  memory                    [[seconds after start, bytes], ...]: allocate to that size
 
 /metrics reports fake_generations_total, fake_aborted_total, fake_running.
 """
@@ -47,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +32,7 @@ if __name__ == "__main__":  # started by its path, possibly from another folder
 
 from ftengine.protocol import (
     PROTOCOL_VERSION,
+    EmbedRequest,
     EngineInfo,
     ErrorEvent,
     ExpertStats,
@@ -73,48 +50,13 @@ from ftengine.protocol import (
     encode,
     encode_line,
 )
+from tests.fakes.script import FakeScript
+from tests.fakes.vectors import reply_to
 
 if TYPE_CHECKING:
     from ftman.supervisor.policy_events import EngineSpec
 
 HUGE_LINE_BYTES = 1_000_000_000
-
-
-@dataclass(frozen=True)
-class FakeScript:
-    """What the fake engine does; see the top of this file."""
-
-    load_s: float = 0.0
-    load_steps: int = 4
-    total_bytes: int = 1_000_000
-    load_error: str = ""
-    tokens: tuple[int, ...] | None = None
-    token_s: float = 0.0
-    prompt_events: int = 1
-    die_at: str = ""
-    die_after: int = 0
-    die: str = "kill"
-    last_words: str = ""
-    hang_after: int | None = None
-    freeze_after: int | None = None
-    refuse: str = ""
-    stream_error: str = ""
-    lie: str = ""
-    ignore_sigterm: bool = False
-    drain_s: float = 20.0
-    orphan_s: float = -1.0
-    memory: tuple[tuple[float, int], ...] = ()
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> FakeScript:
-        value = json.loads(text or "{}")
-        if value.get("tokens") is not None:
-            value["tokens"] = tuple(value["tokens"])
-        value["memory"] = tuple((at, size) for at, size in value.get("memory", ()))
-        return FakeScript(**value)
 
 
 Scripts = FakeScript | Sequence[FakeScript] | Callable[["EngineSpec"], FakeScript]
@@ -124,7 +66,7 @@ Scripts = FakeScript | Sequence[FakeScript] | Callable[["EngineSpec"], FakeScrip
 class FakeLauncher:
     """A Launcher that starts this file. `launched` lists the specs in the order of their starts."""
 
-    script: Scripts = FakeScript()
+    script: Scripts = field(default_factory=FakeScript)
     launched: list[EngineSpec] = field(default_factory=list)
 
     def command(self, spec: EngineSpec, address: str, token_file: Path) -> list[str]:
@@ -350,6 +292,8 @@ class Connection:
             self._answer(400 if isinstance(found, ErrorEvent) else 200, encode(found))
         elif target == "POST /generate":
             self._generate(body)
+        elif target == "POST /embed":
+            self._embed(body)
         else:
             self._answer(404, encode(ErrorEvent("not_found", f"no route {target}")))
 
@@ -357,16 +301,46 @@ class Connection:
         head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n"
         self.sock.sendall(head.encode() + body)
 
-    def _generate(self, body: bytes) -> None:
+    def _refuses(self) -> bool:
         engine, script = self.engine, self.engine.script
         if script.refuse or engine.state != "ready" or script.lie == "not_ready":
             reason = script.refuse or f"the engine is {engine.state}"
             self._answer(503, encode(ErrorEvent("busy", reason, True)))
-            return
+            return True
+        return False
+
+    def _decoded(self, kind: type, body: bytes) -> Any:
         try:
-            request = decode(GenerateRequest, body)
+            request = decode(kind, body)
         except ProtocolError as error:
             self._answer(400, encode(ErrorEvent("bad_request", str(error))))
+            return None
+        if self.engine.script.request_log:
+            route = "/embed" if kind is EmbedRequest else "/generate"
+            line = json.dumps({"route": route, "request": json.loads(body)}) + "\n"
+            with self.engine.lock, Path(self.engine.script.request_log).open("a") as log:
+                log.write(line)
+        return request
+
+    def _embed(self, body: bytes) -> None:
+        request = None if self._refuses() else self._decoded(EmbedRequest, body)
+        if request is None:
+            return
+        longest, context = max(map(len, request.inputs)), self.engine.options.context
+        if longest > context:
+            text = f"an input has {longest} tokens and the context holds {context}"
+            self._answer(400, encode(ErrorEvent("context_length_exceeded", text)))
+            return
+        script = self.engine.script
+        self._answer(200, encode(reply_to(request, script.embed_size, script.embed_nan)))
+
+    def _generate(self, body: bytes) -> None:
+        engine, script = self.engine, self.engine.script
+        request = None if self._refuses() else self._decoded(GenerateRequest, body)
+        if request is None:
+            return
+        if request.constraint is not None and script.bad_constraint:
+            self._answer(400, encode(ErrorEvent("bad_constraint", script.bad_constraint)))
             return
         if len(request.token_ids) >= engine.options.context:
             text = f"{len(request.token_ids)} tokens do not fit {engine.options.context}"
@@ -403,6 +377,7 @@ class Generation:
         self.request = request
         self.engine = connection.engine
         self.script = connection.engine.script
+        self.due_at = time.monotonic()
 
     def run(self) -> None:
         if self.script.die_at == "prefill":
@@ -424,23 +399,32 @@ class Generation:
     def tokens(self) -> tuple[int, str, int | None]:
         """Send the tokens; returns their number and why they ended."""
         script, request = self.script, self.request
-        source = request.token_ids if script.tokens is None else script.tokens
+        answer = script.answer_to(tuple(request.token_ids))
+        source = request.token_ids if answer is None else answer
         room = self.engine.options.context - len(request.token_ids)
         limit = room if request.max_tokens < 0 else min(room, request.max_tokens)
         sent = 0
         while True:
             self.misbehave(sent)
-            if script.tokens is not None and sent == len(source):
+            if answer is not None and sent == len(source):
                 return sent, "stop", None
             if sent >= limit:
                 return sent, "length", None
             token = source[sent % len(source)]
             if token in request.stop_token_ids:
                 return sent, "stop", token
-            self.connection.pause(script.token_s)
+            self.connection.pause(self.wait_s())
             self.send(TokenEvent((token,), self.logprobs(token)))
             self.engine.step_at = time.monotonic()
             sent += 1
+
+    def wait_s(self) -> float:
+        """Seconds until the next token is due."""
+        rate = self.script.tokens_per_s
+        if not rate:
+            return self.script.token_s
+        self.due_at += self.engine.running / rate
+        return max(0.0, self.due_at - time.monotonic())
 
     def logprobs(self, token: int) -> tuple[TokenLogprob, ...]:
         count = self.request.logprobs

@@ -25,11 +25,51 @@ import hashlib
 import json
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "c0ffee" + "0" * 34
 REASONS = {200: "OK", 206: "Partial Content", 302: "Found", 304: "Not Modified"}
+
+
+class Served(Protocol):
+    """What can be served: bytes, or something that only looks like them."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, key: slice, /) -> bytes: ...
+
+
+class SparseFile:
+    """A file of any size whose body is zeros behind a header; the body never exists in memory.
+
+    Its digest is made up: it can be read by ranges, not verified.
+    """
+
+    def __init__(self, header: bytes, size: int):
+        self.header = header
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: slice, /) -> bytes:
+        start, end, _ = key.indices(self.size)
+        known = self.header[start:end]
+        return known + bytes(max(0, end - start) - len(known))
+
+    @property
+    def digest(self) -> str:
+        """Differs for other headers and sizes."""
+        return hashlib.sha256(self.header + str(self.size).encode()).hexdigest()
+
+
+def digest_of(data: Served) -> str:
+    """Hex SHA-256; of a sparse file, one that stands for it."""
+    return (
+        data.digest if isinstance(data, SparseFile) else hashlib.sha256(bytes(data[:])).hexdigest()
+    )
 
 
 @dataclass
@@ -47,7 +87,7 @@ class BadHub:
     """Serves on a free loopback port while used as a context manager."""
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        self.files: dict[str, Served] = {}
         self.scripts: dict[str, list[str]] = {}
         self.asked: list[Asked] = []
         self._count: dict[str, int] = defaultdict(int)
@@ -70,7 +110,7 @@ class BadHub:
         """Base URL."""
         return f"http://127.0.0.1:{self.port}"
 
-    def add(self, path: str, data: bytes, *script: str) -> str:
+    def add(self, path: str, data: Served, *script: str) -> str:
         """Serve `data` under `path`; returns its URL."""
         self.files[path] = data
         self.scripts[path] = list(script) or ["ok"]
@@ -81,16 +121,17 @@ class BadHub:
         self.scripts[path] = list(script)
         self._count[path] = 0
 
-    def add_repo(self, repo: str, files: dict[str, bytes], commit: str = COMMIT) -> None:
+    def add_repo(self, repo: str, files: Mapping[str, Served], commit: str = COMMIT) -> None:
         """Serve a model repository the way the hub does: metadata and resolve URLs."""
         siblings = []
         for name, data in files.items():
             self.add(f"/{repo}/resolve/{commit}/{name}", data)
-            blob = hashlib.sha1(f"blob {len(data)}\0".encode() + data).hexdigest()
-            item: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": blob}
+            item: dict[str, object] = {"rfilename": name, "size": len(data), "blobId": "0" * 40}
             if name.endswith((".gguf", ".safetensors")):
-                digest = hashlib.sha256(data).hexdigest()
-                item["lfs"] = {"sha256": digest, "size": len(data), "pointerSize": 130}
+                item["lfs"] = {"sha256": digest_of(data), "size": len(data), "pointerSize": 130}
+            else:
+                head = f"blob {len(data)}\0".encode()
+                item["blobId"] = hashlib.sha1(head + data[:]).hexdigest()
             siblings.append(item)
         info = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "tags": []}
         body = json.dumps(info).encode()
@@ -163,10 +204,10 @@ class BadHub:
 class _Answer:
     """One response: what the behaviour makes of a request."""
 
-    def __init__(self, data: bytes, behaviour: str, headers: dict[str, str]):
+    def __init__(self, data: Served, behaviour: str, headers: dict[str, str]):
         self._kind, _, self._value = behaviour.replace("@", ":", 1).partition(":")
         self._data = data
-        self.etag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        self.etag = f'"{digest_of(data)[:16]}"'
         if self._kind == "etag":
             self.etag = f'"{self._value}"'
         self.start, self.end = 0, len(data)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from ftman.errors import FtmanError, UsageError
-from ftman.forecast import ask, forecast_of, this_machine
+from ftman.forecast import ask, forecast_of, memory_here, this_machine
 
 PROFILE = {
     "threads": 2,
@@ -79,7 +78,28 @@ def test_this_machine_is_as_fast_as_its_slowest_measured_format() -> None:
 def test_a_wrong_question_is_refused_before_a_child_runs(
     device: str, context: int | None, named: str
 ) -> None:
-    model = SimpleNamespace(ftw_path=Path("folder"))
-    catalog = cast(Any, SimpleNamespace(find=lambda name: model))
     with pytest.raises(UsageError, match=named):
-        asyncio.run(forecast_of(catalog, None, "m", device, context))
+        asyncio.run(forecast_of(Path("folder"), None, device, context))
+
+
+PLAN = {
+    "details": {"context_length": 2048},
+    "num_layers": 4,
+    "dense_bytes": 1 << 20,
+    "kv_bytes_per_token": 64,
+    "disk_bytes": 2 << 20,
+}
+
+
+def test_a_plan_is_judged_before_there_is_a_folder() -> None:
+    answer = asyncio.run(memory_here(PLAN, PROFILE))
+    assert answer["fits"]
+    assert answer["context_tokens"] == 2048
+    assert answer["tokens_per_s"] > 0
+    assert answer["machine_ram_bytes"] > 0
+
+
+def test_no_time_is_told_of_a_machine_that_was_not_measured() -> None:
+    answer = asyncio.run(memory_here(PLAN, None))
+    assert answer["ram_bytes"] >= 1 << 20
+    assert not {"tokens_per_s", "ttft_s", "strategy"} & answer.keys()

@@ -39,6 +39,8 @@ _SCALE_DTYPES = {
     MXFP4: _POWERS,
     NVFP4: {"F8_E4M3": "e4m3"},
 }
+_BLOCKS = "_blocks"
+_BLOCK_BYTES = 16
 _WHOLE_BYTES = (FP8_BLOCK, FP8_TENSOR)
 
 
@@ -58,7 +60,12 @@ def source_tensors(listed: Iterable[Listed], plan: QuantPlan | None) -> tuple[So
     """
     tensors = {item.tensor.name: item for item in listed}
     found: dict[str, SourceTensor] = {}
-    if plan is not None:
+    if plan is not None and plan.stacked is not None:
+        for item in tensors.values():
+            if item.tensor.name.endswith(_BLOCKS) and item.tensor.dtype in plan.stacked.codes:
+                pair = _join_stacked(item, tensors, plan.stacked)
+                found.update({tensor.name: tensor for tensor in pair})
+    elif plan is not None:
         for item in tensors.values():
             if _is_codes(item.tensor):
                 joined = tuple(_join(item, tensors, plan))
@@ -110,6 +117,30 @@ def _join(item: Listed, tensors: Mapping[str, Listed], plan: QuantPlan) -> Itera
         yield _factor(factor, weight)
     yield scales
     yield _source(item, kind, shape, weight=weight)
+
+
+def _join_stacked(
+    item: Listed, tensors: Mapping[str, Listed], scheme: Scheme
+) -> tuple[SourceTensor, SourceTensor]:
+    """Scales and codes of all experts: blocks [E, rows, groups, 16], scales [E, rows, groups]."""
+    name, shape = item.tensor.name, item.tensor.shape
+    if len(shape) != 4 or shape[3] != _BLOCK_BYTES:
+        raise LoadError(
+            f"{item.file_name}: {name} has shape {list(shape)}; blocks of {scheme.kind} are "
+            f"[experts, rows, groups, {_BLOCK_BYTES}]"
+        )
+    scale_name = name.removesuffix(_BLOCKS) + "_scales"
+    scale = tensors.get(scale_name)
+    if scale is None:
+        raise LoadError(f"{item.file_name}: {name} is there without {scale_name}")
+    if scale.tensor.dtype not in _POWERS or scale.tensor.shape != shape[:3]:
+        raise LoadError(
+            f"{scale.file_name}: {scale_name} is {scale.tensor.dtype} "
+            f"{list(scale.tensor.shape)}; U8 {list(shape[:3])} was expected"
+        )
+    whole = (shape[0], shape[1], 2 * _BLOCK_BYTES * shape[2])
+    scales = _source(scale, _POWERS["U8"], scale.tensor.shape, weight=name, role=SCALES)
+    return scales, _source(item, scheme.kind, whole)
 
 
 def _logical_shape(item: Listed, scheme: Scheme) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def plan_of_config(
     if method == "modelopt":
         return modelopt.plan_of(value, beside())
     if method == "mxfp4":
-        raise refused("quant_method mxfp4 in the blocks-and-scales layout of gpt-oss")
+        return QuantPlan(stacked=MXFP4_PACKED)
     raise refused(f"quant_method {str(method)[:80]!r}")
 
 

@@ -16,7 +16,7 @@ from ftengine.loader.stored import FP8_BLOCK, FP8_TENSOR, MXFP4, NVFP4
 
 BUILT = (
     "fp8 in 128x128 blocks, per channel or per tensor; mxfp4; nvfp4 "
-    "(quant_method fp8, compressed-tensors, modelopt)"
+    "(quant_method fp8, mxfp4, compressed-tensors, modelopt)"
 )
 _NAME_LIMIT = 1 << 20
 _TEXT_LIMIT = 512
@@ -41,10 +41,14 @@ NVFP4_PACKED = Scheme(NVFP4, ("U8",))
 
 @dataclass(frozen=True)
 class QuantPlan:
-    """Which scheme each module has. The first rule that matches module and dtype decides."""
+    """Which scheme each module has. The first rule that matches module and dtype decides.
+
+    stacked: that of tensors that hold all experts as blocks and scales, of whatever module.
+    """
 
     rules: tuple[tuple[Matches, Scheme], ...] = ()
     is_ignored: Matches = lambda module: False
+    stacked: Scheme | None = None
 
     def scheme_of(self, module: str, dtype: str) -> Scheme | None:
         """The scheme of a weight whose codes have this dtype; None if the config excludes it."""

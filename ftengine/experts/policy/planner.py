@@ -121,7 +121,8 @@ class Planner:
         """Divide `num_misses` misses; at most `max_fills` of them may be filled.
 
         signs: those of the Lookup, from which the worth of a fill is learnt (None: half a miss is
-        assumed).
+        assumed). Where there is a choice, a miss that was demanded less often lately than what its
+        fill would evict is not filled.
         fills + on_cpu is always num_misses. Under "fetch" and "resident" on_cpu is what max_fills
         leaves over: the caller may run that in further passes instead.
         """
@@ -131,6 +132,7 @@ class Planner:
         elif self.strategy == "cpu":
             fills = 0
         else:
+            most = most if signs is None else min(most, signs.worthy)
             fills = self._best(layer, num_misses, num_tokens, most, num_hits)
             fills = self._with_debt(layer, fills, num_misses, most)
         if signs is not None:

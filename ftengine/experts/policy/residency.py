@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from ftengine.experts.policy.demand import Demand
+
 Expert = tuple[int, int]
 """(layer, expert number)."""
 COLD_PART = 8
@@ -26,12 +28,14 @@ class Signs:
 
     regrets: misses that would be hits now had they been filled when last demanded. cold_hits: hits
     among the coldest eighth of the slots: what evictions cost. warming: slots are free, so that a
-    fill evicts nothing.
+    fill evicts nothing. worthy: misses, first ones of fill_order, that were demanded more often
+    lately than what their fill would evict.
     """
 
     regrets: int
     cold_hits: int
     warming: bool
+    worthy: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Lookup:
     """One layer's routed experts, each once, in order of first appearance.
 
     hits: (expert, slot). fill_order: the misses again, best candidates for a fill first: those
-    demanded most recently before this step, ties in order of appearance.
+    demanded most often lately, before this step; ties in order of appearance.
     """
 
     hits: tuple[tuple[int, int], ...]
@@ -92,6 +96,7 @@ class Residency:
         self._step = 0
         self._cold_step = 0
         self._last: dict[Expert, int] = {}
+        self._demand = Demand(num_layers)
         # Coldest first; every lookup moves its hits to the end.
         self._slot: OrderedDict[Expert, int] = OrderedDict()
         self._owner: dict[int, Expert] = {}
@@ -142,12 +147,15 @@ class Residency:
                 hits.append((expert, slot))
                 cold_hits += self._last.get((layer, expert), 0) < self._cold_step
                 self._slot.move_to_end((layer, expert))
-        order = sorted(misses, key=lambda expert: -self.last_demand(layer, expert))
+        counts = {expert: self._demand.of((layer, expert), self._step) for expert in misses}
+        order = sorted(misses, key=lambda expert: -counts[expert])
+        worthy = self._worthy([counts[expert] for expert in order], {slot for _, slot in hits})
         oldest = self._oldest_kept()
         regrets = sum(self.last_demand(layer, expert) > oldest for expert in misses)
-        signs = Signs(regrets, cold_hits, bool(self._free))
+        signs = Signs(regrets, cold_hits, bool(self._free), worthy)
         for expert in distinct:
             self._last[(layer, expert)] = self._step
+            self._demand.note((layer, expert), self._step)
         return Lookup(tuple(hits), tuple(misses), tuple(order), signs)
 
     def available(self, in_use: Collection[int]) -> int:
@@ -252,6 +260,18 @@ class Residency:
         assert {slot: expert for expert, slot in self._slot.items()} == self._owner
         every = [*self._owner, *self._free, *self._borrowed]
         assert sorted(every) == list(range(self.num_slots)), "a slot is lost or held twice"
+
+    def _worthy(self, counts: Sequence[float], in_use: Collection[int]) -> int:
+        """How many of these, best first, beat the residents that `admit` would evict for them."""
+        if self._free:
+            return len(counts)
+        victims = (expert for expert, slot in self._slot.items() if slot not in in_use)
+        worthy = 0
+        for count, victim in zip(counts, victims, strict=False):
+            if count <= self._demand.of(victim, self._step):
+                break
+            worthy += 1
+        return worthy
 
     def _find_cold_step(self) -> int:
         """Last demand of the warmest expert in the coldest eighth; 0 while slots are free."""

@@ -42,6 +42,21 @@ def expert_weights(
     )
 
 
+def expert_biases(bank: ExpertBank, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shape: float32 [2 * inter], gate's before up's, and [hidden]; zeros where there are none."""
+    if not bank.fmt_bias:
+        return torch.zeros(2 * bank.inter), torch.zeros(bank.hidden)
+    row, fmt = bank.data[expert].numpy(), format_named(bank.fmt_bias)
+    found = []
+    for start, count in (
+        (bank.layout.gate_up_bias_offset, 2 * bank.inter),
+        (bank.layout.down_bias_offset, bank.hidden),
+    ):
+        raw = row[start : start + fmt.row_bytes(count)].reshape(1, -1)
+        found.append(torch.from_numpy(fmt.dequantize(raw).reshape(-1)))
+    return found[0], found[1]
+
+
 def expert_ffn(
     x: torch.Tensor,
     expert_ids: torch.Tensor,
@@ -63,8 +78,12 @@ def expert_ffn(
     for expert in sorted(set(expert_ids.flatten().tolist())):
         token, slot = torch.where(expert_ids == expert)
         gate, up, down = expert_weights(bank, expert)
+        first, last = expert_biases(bank, expert)
         rows = x[token]
-        parts[token, slot] = activate(bank, rows @ gate.T, rows @ up.T) @ down.T
+        inner = activate(
+            bank, rows @ gate.T + first[: bank.inter], rows @ up.T + first[bank.inter :]
+        )
+        parts[token, slot] = inner @ down.T + last
     result = torch.zeros(x.shape[0], bank.hidden)
     for place in range(expert_ids.shape[1]):
         result += weights[:, place, None] * parts[:, place]

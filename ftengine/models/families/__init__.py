@@ -6,10 +6,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families import llama, mixtral, qwen3, qwen3_moe
+from ftengine.models.families import (
+    gemma3,
+    gpt_oss,
+    granitemoehybrid,
+    lfm2_moe,
+    llama,
+    mixtral,
+    qwen3,
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_moe,
+    qwen3_next,
+)
 from ftengine.models.families.base import Family
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen3.FAMILY, mixtral.FAMILY, qwen3_moe.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY,
+    qwen3.FAMILY,
+    mixtral.FAMILY,
+    qwen3_moe.FAMILY,
+    gpt_oss.FAMILY,
+    qwen3_next.FAMILY,
+    qwen3_5.FAMILY,
+    qwen3_5_moe.FAMILY,
+    gemma3.FAMILY,
+    lfm2_moe.FAMILY,
+    granitemoehybrid.FAMILY,
+)
 
 
 def family_named(name: str) -> Family:
@@ -45,13 +69,14 @@ def family_of_gguf(arch: str, *, has_experts: bool) -> Family:
     """The family of a GGUF file's general.architecture. Raises: LoadError listing what is built."""
     named = [family for family in FAMILIES if arch in family.gguf_archs]
     if not named:
-        raise _not_built(f"GGUF architecture {arch[:80]!r}")
+        readable = tuple(family for family in FAMILIES if family.gguf_archs)
+        raise _not_built(f"GGUF architecture {arch[:80]!r}", readable)
     if len(named) == 1:
         return named[0]
     moe = [family for family in named if family is mixtral.FAMILY]
     return moe[0] if has_experts else named[0]
 
 
-def _not_built(what: str) -> LoadError:
-    built = ", ".join(family.name for family in FAMILIES)
+def _not_built(what: str, families: tuple[Family, ...] = FAMILIES) -> LoadError:
+    built = ", ".join(family.name for family in families)
     return LoadError(f"{what} is not built yet; built: {built}", code="unsupported_family")

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.spec import AttentionSpec, ModelConfig, RopeSpec
+from ftengine.models.spec import (
+    SILU,
+    Activation,
+    AttentionSpec,
+    LayerSpec,
+    ModelConfig,
+    RopeSpec,
+)
 from ftengine.models.weight_names import Rule
 
 _SIZE_LIMIT = 1 << 32
@@ -25,6 +32,11 @@ _SCALING_KEYS = {
         "original_max_position_embeddings",
     ),
     "yarn": ("factor", "original_max_position_embeddings"),
+}
+_ACTIVATIONS = {
+    "silu": SILU,
+    "swish": SILU,
+    "gelu_pytorch_tanh": Activation("gelu_tanh"),
 }
 _YARN_OPTIONAL = (
     "attention_factor",
@@ -40,6 +52,7 @@ _YARN_OPTIONAL = (
 class Family:
     """One architecture: how to recognise it, read its config and name its weights.
 
+    gguf_archs: GGUF files that are read; gguf_name: the architecture's name there in any case.
     gguf_permuted says that GGUF files of this family hold q and k rows in interleaved rope order.
     """
 
@@ -49,8 +62,14 @@ class Family:
     gguf_archs: tuple[str, ...]
     read_config: Callable[[Mapping[str, Any]], ModelConfig]
     weights: tuple[Rule, ...]
-    gguf_weights: tuple[Rule, ...]
+    gguf_weights: tuple[Rule, ...] = ()
     gguf_permuted: bool = False
+    gguf_name: str = ""
+
+    @property
+    def info_name(self) -> str:
+        """The name under which model_info lists settings."""
+        return self.gguf_name or self.gguf_archs[0]
 
 
 class Config:
@@ -99,18 +118,45 @@ class Config:
             raise LoadError(f"config.json: {key} must be a token id or a list of them")
         return tuple(dict.fromkeys(found))
 
-    def activation(self) -> str:
-        """hidden_act; only silu is built."""
-        name = self.values.get("hidden_act", "silu")
-        if name not in ("silu", "swish"):
-            raise LoadError(f"config.json: hidden_act {name!r} is not built yet; built: silu")
-        return "silu"
+    def activation(self, key: str = "hidden_act") -> Activation:
+        """What gate and up become. Raises: LoadError listing what is built."""
+        name = self.values.get(key, "silu")
+        if name not in _ACTIVATIONS:
+            built = ", ".join(_ACTIVATIONS)
+            raise LoadError(f"config.json: {key} {name!r} is not built yet; built: {built}")
+        return _ACTIVATIONS[name]
 
-    def rope(self, head_dim: int, default_theta: float) -> RopeSpec:
+    def layer_types(self, default: Callable[[int], str], *known: str) -> tuple[str, ...]:
+        """layer_types, else default(layer) of each layer; every one must be in `known`."""
+        count = self.num_layers()
+        kinds = self.values.get("layer_types")
+        if kinds is None:
+            kinds = [default(layer) for layer in range(count)]
+        if not isinstance(kinds, list) or len(kinds) != count:
+            raise LoadError(f"config.json: layer_types must list {count} layers")
+        for kind in kinds:
+            if kind not in known:
+                raise LoadError(
+                    f"config.json: layer_types holds {str(kind)[:40]!r}; known: {', '.join(known)}"
+                )
+        return tuple(kinds)
+
+    def rope(self, head_dim: int, default_theta: float, default_partial: float = 1.0) -> RopeSpec:
         """Rope settings in either dialect."""
-        both = self._rope_values()
+        return self.rope_of(self._rope_values(), head_dim, default_theta, default_partial)
+
+    def rope_of(
+        self,
+        both: Mapping[str, Any],
+        head_dim: int,
+        default_theta: float,
+        default_partial: float = 1.0,
+    ) -> RopeSpec:
+        """Rope settings of one kind of layer, from the keys of rope_parameters."""
         theta = _number("rope_theta", both.get("rope_theta", default_theta))
-        partial = _number("partial_rotary_factor", both.get("partial_rotary_factor", 1.0))
+        partial = _number(
+            "partial_rotary_factor", both.get("partial_rotary_factor", default_partial)
+        )
         dims = int(head_dim * partial)
         if theta <= 0 or not 0 < dims <= head_dim or dims % 2:
             raise LoadError(
@@ -140,7 +186,7 @@ class Config:
             merged.update({name: item for name, item in inner.items() if item is not None})
         return merged
 
-    def _factors(self, kind: str, both: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    def _factors(self, kind: str, both: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
         values = dict(both)
         if kind == "yarn":
             values.setdefault(
@@ -164,6 +210,37 @@ class Config:
         return None
 
 
+def text_config(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The language model's settings of a wrapper, flat; a plain config as it is.
+
+    Tying and stop ids count where they stand outermost: the converter writes them there.
+    Raises: LoadError where text_config is no object.
+    """
+    inner = values.get("text_config")
+    if inner is None:
+        return dict(values)
+    if not isinstance(inner, dict):
+        raise LoadError("config.json: text_config must be an object")
+    outer = ("tie_word_embeddings", "eos_token_id", "bos_token_id")
+    return inner | {key: values[key] for key in outer if values.get(key) is not None}
+
+
+def read_model(
+    config: Config, family: str, layers: tuple[LayerSpec, ...], **more: Any
+) -> ModelConfig:
+    """What every family's config says alike; `more` are fields of ModelConfig that differ."""
+    fields: dict[str, Any] = {
+        "hidden_size": config.size("hidden_size"),
+        "vocab_size": config.size("vocab_size"),
+        "context_tokens": config.size("max_position_embeddings", default=32768),
+        "norm_eps": config.number("rms_norm_eps", 1e-6),
+        "tied_head": config.flag("tie_word_embeddings", False),
+        "eos_ids": config.token_ids("eos_token_id"),
+        "bos_id": next(iter(config.token_ids("bos_token_id")), None),
+    }
+    return ModelConfig(family=family, layers=layers, **(fields | more))
+
+
 def read_attention(
     config: Config,
     *,
@@ -171,8 +248,10 @@ def read_attention(
     qk_norm: bool = False,
     bias: bool = False,
     window: int = 0,
+    gate: bool = False,
+    default_partial: float = 1.0,
 ) -> AttentionSpec:
-    """The grouped-query attention block all four families share."""
+    """The grouped-query attention block that most families share."""
     hidden = config.size("hidden_size")
     heads = config.size("num_attention_heads")
     kv_heads = config.size("num_key_value_heads", default=heads)
@@ -187,11 +266,12 @@ def read_attention(
         num_kv_heads=kv_heads,
         head_dim=head_dim,
         scale=float(head_dim) ** -0.5,
-        rope=config.rope(head_dim, default_theta),
+        rope=config.rope(head_dim, default_theta, default_partial),
         qk_norm=qk_norm,
         qkv_bias=bias,
         out_bias=bias,
         window=window,
+        gate=gate,
     )
 
 
@@ -210,79 +290,3 @@ def _number(key: str, value: Any, *, allow_flag: bool = False) -> float:
     if type(value) not in (int, float) or not abs(value) < 1e30:
         raise LoadError(f"config.json: {key} must be a number, got {value!r}")
     return float(value)
-
-
-def hf_rules(*feed_forward: Rule) -> tuple[Rule, ...]:
-    """Names shared by every built family in safetensors checkpoints, then the family's own."""
-    layer = "model.layers.{layer}."
-    shared = [
-        Rule("model.embed_tokens.weight", "embed"),
-        Rule("model.norm.weight", "norm"),
-        Rule("lm_head.weight", "head"),
-        Rule(layer + "input_layernorm.weight", "layers.{layer}.attn_norm"),
-        Rule(layer + "post_attention_layernorm.weight", "layers.{layer}.ffn_norm"),
-        Rule(layer + "self_attn.q_norm.weight", "layers.{layer}.attn.q_norm"),
-        Rule(layer + "self_attn.k_norm.weight", "layers.{layer}.attn.k_norm"),
-    ]
-    for part in "qkvo":
-        source, target = f"{layer}self_attn.{part}_proj", "layers.{layer}.attn." + part
-        shared += [
-            Rule(source + ".weight", target),
-            Rule(source + ".bias", target + ".bias"),
-        ]
-    return (*shared, *feed_forward)
-
-
-def hf_dense_mlp() -> tuple[Rule, ...]:
-    """Dense gated MLP of safetensors checkpoints."""
-    rules = []
-    for part in ("gate", "up", "down"):
-        source = "model.layers.{layer}.mlp." + part + "_proj"
-        target = "layers.{layer}.mlp." + part
-        rules += [Rule(source + ".weight", target), Rule(source + ".bias", target + ".bias")]
-    return tuple(rules)
-
-
-def hf_experts(prefix: str, gate: str, up: str, down: str) -> tuple[Rule, ...]:
-    """Per-expert tensors under `prefix`, and the fused forms with and without ".weight"."""
-    base = "model.layers.{layer}." + prefix
-    target = "layers.{layer}.experts"
-    rules = [
-        Rule(f"{base}.experts.{{expert}}.{name}.weight", target, part)
-        for part, name in (("gate", gate), ("up", up), ("down", down))
-    ]
-    for block in dict.fromkeys((prefix, "mlp")):
-        fused = "model.layers.{layer}." + block + ".experts."
-        for ending in ("", ".weight"):
-            rules.append(Rule(f"{fused}gate_up_proj{ending}", target, "gate_up"))
-            rules.append(Rule(f"{fused}down_proj{ending}", target, "down"))
-        rules.append(
-            Rule("model.layers.{layer}." + block + ".gate.weight", "layers.{layer}.router")
-        )
-    return tuple(rules)
-
-
-def gguf_rules(*, experts: bool) -> tuple[Rule, ...]:
-    """Names of GGUF files."""
-    block = "blk.{layer}."
-    rules = [
-        Rule("token_embd.weight", "embed"),
-        Rule("output_norm.weight", "norm"),
-        Rule("output.weight", "head"),
-        Rule(block + "attn_norm.weight", "layers.{layer}.attn_norm"),
-        Rule(block + "ffn_norm.weight", "layers.{layer}.ffn_norm"),
-        Rule(block + "attn_q_norm.weight", "layers.{layer}.attn.q_norm"),
-        Rule(block + "attn_k_norm.weight", "layers.{layer}.attn.k_norm"),
-    ]
-    for part, source in (("q", "attn_q"), ("k", "attn_k"), ("v", "attn_v"), ("o", "attn_output")):
-        for ending, ours in ((".weight", ""), (".bias", ".bias")):
-            rules.append(Rule(block + source + ending, "layers.{layer}.attn." + part + ours))
-    for part in ("gate", "up", "down"):
-        if experts:
-            target = "layers.{layer}.experts"
-            rules.append(Rule(f"{block}ffn_{part}_exps.weight", target, part))
-            rules.append(Rule(f"{block}ffn_{part}.{{expert}}.weight", target, part))
-        rules.append(Rule(f"{block}ffn_{part}.weight", "layers.{layer}.mlp." + part))
-    if experts:
-        rules.append(Rule(block + "ffn_gate_inp.weight", "layers.{layer}.router"))
-    return tuple(rules)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftengine.models.families.base import (
-    Config,
-    Family,
-    gguf_rules,
-    hf_experts,
-    hf_rules,
-    read_attention,
-    sliding_window,
-)
+from ftengine.models.families.base import Config, Family, read_attention, sliding_window
+from ftengine.models.families.names import gguf_rules, hf_experts, hf_rules
 from ftengine.models.spec import LayerSpec, ModelConfig, MoeSpec, RouterSpec
 
 

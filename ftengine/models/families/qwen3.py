@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ftengine.models.families.base import (
-    Config,
-    Family,
-    gguf_rules,
-    hf_dense_mlp,
-    hf_rules,
-    read_attention,
-)
+from ftengine.models.families.base import Config, Family, read_attention
+from ftengine.models.families.names import gguf_rules, hf_dense_mlp, hf_rules
 from ftengine.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelConfig
 
 

@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import (
-    Config,
-    Family,
-    gguf_rules,
-    hf_dense_mlp,
-    hf_experts,
-    hf_rules,
-)
+from ftengine.models.families.base import Config, Family
+from ftengine.models.families.names import gguf_rules, hf_dense_mlp, hf_experts, hf_rules
 from ftengine.models.families.qwen3 import read_layers_attention
 from ftengine.models.spec import LayerSpec, MlpSpec, ModelConfig, MoeSpec, RouterSpec
+
+
+def sparse_layers(config: Config) -> tuple[bool, ...]:
+    """Which layers have experts. Raises: LoadError."""
+    step = config.size("decoder_sparse_step", default=1)
+    dense = config.values.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise LoadError("config.json: mlp_only_layers must be a list of layer numbers")
+    count = config.num_layers()
+    return tuple(number not in dense and (number + 1) % step == 0 for number in range(count))
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -27,13 +31,10 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         normalize=config.flag("norm_topk_prob", False),
     )
     moe = MoeSpec(router, config.size("moe_intermediate_size"), config.activation())
-    step = config.size("decoder_sparse_step", default=1)
-    dense_layers = config.values.get("mlp_only_layers") or []
-    if not isinstance(dense_layers, list):
-        raise LoadError("config.json: mlp_only_layers must be a list of layer numbers")
+    sparse = sparse_layers(config)
     layers = []
     for number, attention in enumerate(read_layers_attention(config)):
-        is_moe = number not in dense_layers and (number + 1) % step == 0
+        is_moe = sparse[number]
         dense = None if is_moe else MlpSpec(config.size("intermediate_size"), config.activation())
         layers.append(LayerSpec(attention, dense or moe))
     return ModelConfig(

@@ -34,6 +34,7 @@ def profile_table(profile: Mapping[str, Any]) -> str:
     ]
     if profile["disk_bytes_per_s"]:
         rows.append(("disk, read", _rate(profile["disk_bytes_per_s"]), "the model's own file"))
+    rows.append(("link to a device", "none", "no accelerator here; an emulated one has no rate"))
     return table(HEADER, rows)
 
 

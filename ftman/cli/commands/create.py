@@ -11,7 +11,7 @@ from ftman import files
 from ftman.catalog.modelfile import TEXT_LIMIT_BYTES, Modelfile, parse_modelfile
 from ftman.cli.progress import follow
 from ftman.cli.session import Session
-from ftman.cli.sources import resolve_sources, upload
+from ftman.cli.sources import adapter_files, resolve_sources, upload
 from ftman.errors import UnsupportedError, UsageError
 from ftman.names import is_valid_name, printable
 
@@ -22,19 +22,19 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Parse the Modelfile here, send what it says to the manager, show progress."""
     if not is_valid_name(args.model):
         raise UsageError(f"invalid model name: {printable(args.model)}")
-    if args.quantize or args.draft_quantize:
-        raise UnsupportedError(
-            "quantizing at create is not built yet in this version",
-            hint="Start from a build in the format you want: ft search",
-        )
     data, name, folder = _read(args.file)
     modelfile = parse_modelfile(data, name)
-    _refuse_unbuilt(modelfile)
+    _refuse_unbuilt(args, modelfile)
     for warning in modelfile.warnings:
         session.out.note(warning)
     sources = resolve_sources(modelfile.sources, folder)
+    adapter = adapter_files(modelfile.adapters[-1], folder) if modelfile.adapters else {}
     with session.manager() as manager:
         body = {"model": args.model, "stream": True, **_request(modelfile)}
+        if args.quantize:
+            body["quantize"] = args.quantize
+        if adapter:
+            body["adapters"] = upload(manager, session, adapter)
         if sources.model:
             body["from"] = sources.model
         else:
@@ -59,12 +59,9 @@ def _read(file: str | None) -> tuple[bytes, str, Path]:
         ) from None
 
 
-def _refuse_unbuilt(modelfile: Modelfile) -> None:
-    if modelfile.adapters:
-        raise UnsupportedError(
-            f"ADAPTER {modelfile.adapters[0]}: adapters are not built yet in this version",
-            hint="Merge the adapter into the weights first, then create from those.",
-        )
+def _refuse_unbuilt(args: argparse.Namespace, modelfile: Modelfile) -> None:
+    if args.draft_quantize and not modelfile.drafts:
+        raise UsageError("--draft-quantize requires a DRAFT model")
     if modelfile.drafts:
         raise UnsupportedError(
             f"DRAFT {modelfile.drafts[0]}: draft models are not built yet in this version",

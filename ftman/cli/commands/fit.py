@@ -1,4 +1,4 @@
-"""`ft fit MODEL [--device PROFILE]`: what an installed model will do on a machine, computed."""
+"""`ft fit MODEL [--device PROFILE]`: what a model will do on a machine, computed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from ftman.cli.commands.pull import place_or_name
 from ftman.cli.session import Session
 
 EXIT_NO_FIT = 3
@@ -13,10 +14,10 @@ EXIT_NO_FIT = 3
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the forecast; status 3 when the model cannot run there."""
-    body = {"model": args.model, "device": args.device, "context": args.context}
+    body = {"model": place_or_name(args.model), "device": args.device, "context": args.context}
     body = {key: value for key, value in body.items() if value}
     with session.manager() as manager:
-        answer = manager.post("/api/ft/fit", body)
+        answer = manager.post("/api/ft/fit", body, patient=True)
     if session.out.as_json:
         session.out.json_line(answer)
     else:
@@ -27,7 +28,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
 def fit_text(model: str, answer: Mapping[str, Any]) -> str:
     """A forecast as people read it."""
     if not answer["fits"]:
-        return f"{model} does not fit on {answer['device']}: {answer['reason']}"
+        refusal = f"{model} does not fit on {answer['device']}: {answer['reason']}"
+        return "\n".join([refusal, *_sizes(answer), *_unbuilt(answer)])
     lines = [
         f"{model} on {answer['device']} with {answer['context_tokens']} tokens of context",
         f"  memory     RAM {_gb(answer['ram_bytes'])}, GPU {_gb(answer['vram_bytes'])}, "
@@ -44,7 +46,18 @@ def fit_text(model: str, answer: Mapping[str, Any]) -> str:
         f"  expected   {answer['tokens_per_s']:.1f} tokens/s, first token after "
         f"{answer['ttft_s']:.1f} s at {answer['prompt_tokens']} tokens (computed, not measured)"
     )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_sizes(answer), *_unbuilt(answer)])
+
+
+def _sizes(answer: Mapping[str, Any]) -> list[str]:
+    if not answer.get("download_bytes"):
+        return []
+    return [f"  download   {_gb(answer['download_bytes'])} in {answer['num_files']} files"]
+
+
+def _unbuilt(answer: Mapping[str, Any]) -> list[str]:
+    reason = answer.get("unbuilt")
+    return [f"  not yet    family not built yet: {reason}"] if reason else []
 
 
 def _gb(num_bytes: int) -> str:

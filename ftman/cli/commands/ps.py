@@ -57,7 +57,7 @@ def experts_line(model: Mapping[str, Any]) -> str:
     if stats["slots"] and served:
         filled = _percent(stats["fills"], served)
         parts.append(f"misses: {filled} filled, {_percent(stats['on_cpu'], served)} on CPU")
-        parts.append(f"link {model['link_bytes_per_s'] / 1e9:.1f} GB/s")
+        parts.append(_link(model["link_bytes_per_s"], stats))
     speed = f"{model['tokens_per_s']:.0f} tok/s"
     if model.get("last_step_s") is not None:
         speed += f", last token {model['last_step_s']:.2f} s ago"
@@ -69,6 +69,12 @@ def _slots(stats: Mapping[str, Any]) -> str:
         return f"all {stats['total']:,} experts on CPU"
     share = _percent(stats["slots"], stats["total"])
     return f"slots {stats['slots']:,} of {stats['total']:,} ({share})"
+
+
+def _link(bytes_per_s: float | None, stats: Mapping[str, Any]) -> str:
+    if bytes_per_s is None:
+        return f"link {human_bytes(stats['link_bytes'])} in all (emulated, no rate)"
+    return f"link {bytes_per_s / 1e9:.1f} GB/s"
 
 
 def _percent(part: float, whole: float) -> str:

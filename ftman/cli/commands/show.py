@@ -62,6 +62,7 @@ def _model_rows(reply: Mapping[str, Any]) -> list[Sequence[str]]:
         ("embedding length", _shown(info.get(f"{architecture}.embedding_length"))),
         ("quantization", details.get("quantization_level", "")),
         ("requires", reply.get("requires", "")),
+        ("chat format", _own(reply).get("chat_format", "")),
         ("reference path", ", ".join(_own(reply).get("reference_path") or ())),
         ("damaged", _own(reply).get("damaged", "")),
     ]

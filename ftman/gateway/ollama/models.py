@@ -38,12 +38,13 @@ async def show(call: Call) -> Reply:
     given = required_name(fields)
     verbose = fields.flag("verbose", False)
     system = fields.text("system")
-    parse_options(fields.mapping("options"))
+    options = fields.mapping("options")
+    parse_options(options)
     if not is_valid_name(given):
         raise FieldError("invalid model name", "model")
     refuse_cloud(given)
     try:
-        shown = await call.service.show(given, verbose=verbose)
+        shown = await call.service.show(given, verbose=verbose, parameters=options)
     except NotFoundError:
         raise not_found(f"model '{parse_name(given).short}' not found") from None
     agent = call.headers.get("user-agent", "")
@@ -160,6 +161,7 @@ def _show_value(shown: Shown, system: str, given: str, agent: str, verbose: bool
     if model.requires:
         value["requires"] = model.requires
     value["ft"] = {
+        "chat_format": shown.chat_format,
         "reference_path": list(shown.reference_path),
         "notes": list(model.notes),
         "damaged": model.damaged,

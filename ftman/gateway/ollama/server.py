@@ -1,13 +1,13 @@
-"""Native routes about the server itself, and those that this version refuses by name."""
+"""Native routes about the server itself, and the answers where Ollama's own cloud would answer."""
 
 from __future__ import annotations
 
+from ftman.errors import FtmanError
 from ftman.gateway.errors import to_json
-from ftman.gateway.ollama.values import not_built
 from ftman.gateway.routes import Call, Handler, Reply, Route
 
-API_VERSION = "0.12.11"
-"""Newest release of Ollama whose routes are all served; clients compare features with it."""
+API_VERSION = "0.33.0"
+"""Release of Ollama whose local routes are all served; clients compare features with it."""
 
 
 async def root(call: Call) -> Reply:
@@ -30,12 +30,17 @@ async def recommendations(call: Call) -> Reply:
     return Reply(to_json({"recommendations": []}))
 
 
-def _refusing(what: str) -> Handler:
-    async def refuse(call: Call) -> Reply:
-        not_built(what)
+def _answering(status_code: int, text: str) -> Handler:
+    async def answer(call: Call) -> Reply:
+        raise FtmanError(text, status=status_code, code="no_cloud")
 
-    return refuse
+    return answer
 
+
+_no_account = _answering(503, "account unavailable")
+_not_signed_in = _answering(401, "you are not currently signed in")
+_no_search = _answering(403, "ollama cloud is disabled: web search is unavailable")
+_no_fetch = _answering(403, "ollama cloud is disabled: web fetch is unavailable")
 
 ROUTES = (
     Route("GET", "/", root),
@@ -44,11 +49,9 @@ ROUTES = (
     Route("HEAD", "/api/version", version),
     Route("GET", "/api/status", status),
     Route("GET", "/api/experimental/model-recommendations", recommendations),
-    Route("POST", "/api/embed", _refusing("embedding (/api/embed)"), body="whole"),
-    Route("POST", "/api/embeddings", _refusing("embedding (/api/embeddings)"), body="whole"),
-    Route("POST", "/api/me", _refusing("a cloud account (/api/me)"), body="whole"),
-    Route("POST", "/api/signout", _refusing("a cloud account (/api/signout)"), body="whole"),
-    Route("DELETE", "/api/user/keys/*", _refusing("a cloud account (/api/user/keys)")),
-    Route("POST", "/api/experimental/web_search", _refusing("web search"), body="whole"),
-    Route("POST", "/api/experimental/web_fetch", _refusing("web fetch"), body="whole"),
+    Route("POST", "/api/me", _no_account),
+    Route("POST", "/api/signout", _not_signed_in),
+    Route("DELETE", "/api/user/keys/*", _not_signed_in),
+    Route("POST", "/api/experimental/web_search", _no_search, body="whole"),
+    Route("POST", "/api/experimental/web_fetch", _no_fetch, body="whole"),
 )

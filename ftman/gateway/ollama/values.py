@@ -6,22 +6,19 @@ Sources: the JSON rules of Ollama's API; durations are Go's.
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from ftman.catalog.model import Model
-from ftman.chat.types import Options
+from ftman.chat.types import Constraint, Options
 from ftman.config import parse_duration
-from ftman.errors import FtmanError, NotFoundError, UnsupportedError
+from ftman.errors import FtmanError, NotFoundError
 from ftman.gateway.body import FieldError, Fields
 from ftman.gateway.routes import Call
 from ftman.gateway.times import FOREVER_S
-from ftman.names import is_valid_name
+from ftman.names import is_valid_name, printable
 from ftman.service.options import bad_option
-
-log = logging.getLogger(__name__)
 
 _INT_KEYS = {
     "num_ctx", "num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_thread",
@@ -52,12 +49,24 @@ def parse_options(values: Mapping[str, Any]) -> Options:
             found[key] = _float(key, value)
         elif key == "stop":
             found[key] = _strings(key, value)
-        elif key in _FOREIGN_BOOLS:
-            if not isinstance(value, bool):
-                raise bad_option(key, "boolean")
-        else:
-            log.debug("ignoring unknown option %r", key[:80])
+        elif key in _FOREIGN_BOOLS and not isinstance(value, bool):
+            raise bad_option(key, "boolean")
     return Options(**found)
+
+
+def option_notes(values: Mapping[str, Any]) -> list[str]:
+    """What must be said about options that were given and have no effect here."""
+    foreign = [key for key in values if key in _FOREIGN_INTS | _FOREIGN_BOOLS]
+    known = _INT_KEYS | _FLOAT_KEYS | {"stop"}
+    unknown = [key for key in values if key not in known and key not in foreign]
+    notes = []
+    set_foreign = [key for key in foreign if values[key] is not None]
+    if set_foreign:
+        notes.append(f"without effect in this engine: option {', '.join(set_foreign)}")
+    set_unknown = [printable(key[:80]) for key in unknown if values[key] is not None]
+    if set_unknown:
+        notes.append(f"unknown and without effect: option {', '.join(set_unknown[:8])}")
+    return notes
 
 
 def _integer(key: str, value: Any) -> int:
@@ -109,11 +118,13 @@ class Common:
     think: bool | str | None
     strict_length: bool
     logprobs: int | None
+    constraint: Constraint | None
+    render_only: bool
     notes: tuple[str, ...]
 
 
 def parse_common(fields: Fields) -> Common:
-    """Everything but the prompt or the messages.   Raises: FieldError, UnsupportedError."""
+    """Everything but the prompt or the messages.   Raises: FieldError."""
     stream = fields.flag("stream", True)
     truncate, shift = fields.flag("truncate", True), fields.flag("shift", True)
     think = _parse_think(fields.get("think"))
@@ -121,18 +132,26 @@ def parse_common(fields: Fields) -> Common:
     if not 0 <= top <= 20:
         raise FieldError("top_logprobs must be between 0 and 20", "top_logprobs")
     logprobs = top if fields.flag("logprobs", False) else None
-    options = parse_options(fields.mapping("options"))
+    given_options = fields.mapping("options")
+    options = parse_options(given_options)
     keep_alive_s = parse_keep_alive(fields.get("keep_alive"))
-    _check_format(fields.get("format"))
-    if fields.flag("_debug_render_only", False):
-        raise UnsupportedError("_debug_render_only is not built yet in this version")
-    notes = []
+    constraint = parse_format(fields.get("format"))
+    notes = option_notes(given_options)
     if fields.get("shift") is True:
         notes.append(
             "shift is not built: an answer that reaches the end of the context window ends there"
         )
-    strict = not truncate or not shift
-    return Common(stream, options, keep_alive_s, think, strict, logprobs, tuple(notes))
+    return Common(
+        stream=stream,
+        options=options,
+        keep_alive_s=keep_alive_s,
+        think=think,
+        strict_length=not truncate or not shift,
+        logprobs=logprobs,
+        constraint=constraint,
+        render_only=fields.flag("_debug_render_only", False),
+        notes=tuple(notes),
+    )
 
 
 def _parse_think(value: Any) -> bool | str | None:
@@ -147,14 +166,14 @@ def _parse_think(value: Any) -> bool | str | None:
     return value
 
 
-def _check_format(value: Any) -> None:
+def parse_format(value: Any) -> Constraint | None:
+    """The `format` field.   Raises: FieldError (status 500, as Ollama's) for anything else."""
     if value in (None, ""):
-        return
-    if value == "json" or isinstance(value, dict):
-        raise UnsupportedError(
-            "structured output (format) is not built yet in this version",
-            hint="Ask for JSON in the prompt, and leave `format` out.",
-        )
+        return None
+    if value == "json":
+        return Constraint("json")
+    if isinstance(value, dict):
+        return Constraint("json_schema", json.dumps(value, separators=(",", ":")))
     raw = json.dumps(value, ensure_ascii=False, separators=(",", ":"))[:200]
     raise FieldError(
         f'invalid format: {json.dumps(raw)}; expected "json" or a valid JSON Schema object',
@@ -163,24 +182,35 @@ def _check_format(value: Any) -> None:
     )
 
 
-def refuse_unbuilt(call: Call, model: Model, given: str, fields: Fields, common: Common) -> None:
-    """Refuse what this model lacks, and what it has but this version cannot do yet."""
+def refuse_missing(
+    call: Call, model: Model, given: str, needs: Sequence[str], think: bool | str | None
+) -> None:
+    """Refuse a request whose wishes this model cannot meet.   Raises: FieldError, Ollama's texts.
+
+    needs: capabilities in the order in which Ollama names them.
+    """
     capabilities = call.service.capabilities(model)
-    if fields.items("tools"):
-        if "tools" not in capabilities:
-            raise FieldError(f"{model.name.full} does not support tools", "tools")
-        raise UnsupportedError("tools are not built yet in this version")
-    if fields.items("images") or any(
-        isinstance(item, dict) and item.get("images") for item in fields.items("messages")
-    ):
-        raise UnsupportedError("images are not built yet in this version; send text only")
-    if common.think:
-        if "thinking" not in capabilities:
-            raise FieldError(f'"{given}" does not support thinking', "think")
-        raise UnsupportedError(
-            "separating thinking is not built yet in this version",
-            hint="Send `think: false`, or leave it out.",
-        )
+    if think and "thinking" not in capabilities:
+        text = f'"{given}" does not support thinking'
+        raise FieldError(text + _pull_again(model), "think")
+    missing = [need for need in needs if need not in capabilities]
+    if missing:
+        raise FieldError(f"{model.name.full} does not support " + "\n".join(missing), missing[0])
+
+
+def effective_think(call: Call, model: Model, think: bool | str | None) -> bool | str | None:
+    """Thinking is on where a model can think and nobody said otherwise."""
+    if think is None and "thinking" in call.service.capabilities(model):
+        return True
+    return think
+
+
+def _pull_again(model: Model) -> str:
+    """Old builds of these models exist without the template that knows thinking."""
+    names = (model.details.family.lower(), model.name.model.lower())
+    if names[0].startswith("qwen3") or names[1] == "deepseek-r1":
+        return ". Pull the model again to get the latest version with full thinking support"
+    return ""
 
 
 def find_model(call: Call, given: str) -> Model:
@@ -218,8 +248,3 @@ def required_name(fields: Fields) -> str:
     if not given:
         raise FieldError("model is required", "model")
     return given
-
-
-def not_built(what: str) -> NoReturn:
-    """A known feature that this version does not have.   Raises: UnsupportedError always."""
-    raise UnsupportedError(f"{what} is not built yet in this version", status=501)

@@ -2,142 +2,102 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ftman.chat.types import ChatRequest, Message
-from ftman.errors import UnsupportedError
-from ftman.gateway.body import OPENAI_TEXTS, FieldError, Fields
-from ftman.gateway.openai.encode import ChatShape, answer
+from ftman.chat.types import ChatRequest
+from ftman.gateway.body import OPENAI_TEXTS, Fields
+from ftman.gateway.openai import no_effect
+from ftman.gateway.openai.chat_shape import ChatShape, ChatWishes
+from ftman.gateway.openai.encode import answer
+from ftman.gateway.openai.formats import parse_constraint
+from ftman.gateway.openai.messages import Conversation, chat_messages
 from ftman.gateway.openai.models import find_model
 from ftman.gateway.openai.sampling import (
     choice_options,
     parse_max_tokens,
     parse_shared,
-    template_kwargs,
+    parse_top_logprobs,
     with_model,
 )
+from ftman.gateway.openai.thinking import parse_thinking
+from ftman.gateway.openai.tools import chat_tools
 from ftman.gateway.routes import Call, Reply, StreamReply
-
-_ROLES = ("system", "developer", "user", "assistant")
-_TEXT_PARTS = ("text", "input_text", "output_text")
-_MEDIA_PARTS = ("image_url", "input_image", "input_audio", "file", "input_file")
 
 
 async def chat_completions(call: Call) -> Reply | StreamReply:
     """Continue a conversation, in one piece or as SSE."""
     fields = call.fields("ChatCompletionRequest", OPENAI_TEXTS)
-    messages = _messages(fields)
+    given = fields.text("model")
+    model = find_model(call, given)
+    talk = Conversation(model.name.short)
+    messages = chat_messages(fields, talk)
     _refuse_unbuilt(fields)
+    toolbox = chat_tools(fields)
     limit = parse_max_tokens(fields, "max_completion_tokens", "max_tokens", low=1)
     shared = parse_shared(fields, limit)
     logprobs = _logprobs(fields)
-    values = template_kwargs(fields)
-    given = fields.text("model")
-    model = find_model(call, given)
+    thinking = parse_thinking(fields)
     options = with_model(call, model, shared.options)
+    constraint = parse_constraint(fields)
+    # Tokens are counted by their log probabilities, where each chunk has to state the count.
+    counting = 0 if shared.continuous_usage else None
     streams = [
         call.service.chat(
             ChatRequest(
                 model=given,
                 messages=messages,
                 options=choice_options(options, choice),
-                logprobs=logprobs,
-                template_values=values,
+                keep_alive_s=shared.keep_alive_s,
+                logprobs=counting if logprobs is None else logprobs,
+                template_values=thinking.values,
                 request_id=f"{call.request_id}-{choice}",
                 strict_length=True,
+                tools=toolbox.tools,
+                tool_choice=toolbox.choice,
+                parallel_tool_calls=toolbox.parallel,
+                think=thinking.think,
+                think_if_able=True,
+                constraint=constraint,
             )
         )
         for choice in range(shared.num_choices)
     ]
-    return await answer(call, shared, ChatShape(call, given), streams)
-
-
-def _messages(fields: Fields) -> tuple[Message, ...]:
-    items = fields.objects("messages", "object")
-    if not items:
-        raise FieldError("[] is too short - 'messages'", "messages")
-    return tuple(_message(item) for item in items)
-
-
-def _message(item: Fields) -> Message:
-    role = item.text("role")
-    if role in ("tool", "function") or item.has("tool_calls") or item.has("function_call"):
-        raise UnsupportedError(
-            "tool calls and tool results in messages are not built yet in this version"
-        )
-    if role not in _ROLES:
-        item.invalid("role", f"must be one of {', '.join(_ROLES)}, not {role[:20]!r}")
-    content = item.get("content")
-    if content is None and role != "assistant":
-        item.invalid("content", "is missing")
-    text = content if isinstance(content, str) else _joined(item)
-    thinking = next(
-        (item.text(n) for n in ("reasoning_content", "reasoning", "thinking") if item.has(n)), ""
+    wishes = ChatWishes(
+        logprobs is not None,
+        fields.flag("include_reasoning", True),
+        toolbox.legacy,
+        fields.text("service_tier"),
     )
-    # Templates know "system"; "developer" is the newer name for the same thing.
-    return Message("system" if role == "developer" else role, text, thinking)
+    warnings = [*talk.warnings, *toolbox.warnings, *_no_effect(fields)]
+    return await answer(call, shared, ChatShape(call, given, wishes), streams, warnings)
 
 
-def _joined(item: Fields) -> str:
-    texts = []
-    for part in item.objects("content", "object"):
-        kind = part.text("type")
-        if kind in _TEXT_PARTS:
-            texts.append(part.text("text"))
-        elif kind == "refusal":
-            texts.append(part.text("refusal"))
-        elif kind in _MEDIA_PARTS:
-            raise UnsupportedError(
-                f"{kind} parts are not built yet in this version; send text only"
-            )
-        elif kind != "thinking":
-            part.invalid("type", f"{kind[:40]!r} is not a part this server knows")
-    return "".join(texts)
+def _no_effect(fields: Fields) -> list[str]:
+    found = no_effect.no_effect(fields, no_effect.CHAT)
+    if fields.flag("store", False):
+        found.append("store has no effect: chat completions are not kept; /v1/responses are")
+    if fields.child("stream_options").flag("include_obfuscation", False):
+        found.append("no effect on this server: stream_options.include_obfuscation")
+    return found
 
 
 def _refuse_unbuilt(fields: Fields) -> None:
-    _refuse_tools(fields)
-    _refuse_formats(fields)
-    if "audio" in fields.items("modalities") or fields.has("audio"):
-        raise UnsupportedError("audio output is not built in this version")
+    code = "unsupported_parameter"
+    others = [kind for kind in fields.items("modalities") if kind != "text"]
+    if others:
+        fields.invalid("modalities", "may hold text only: nothing else is given out", code)
+    if fields.has("audio"):
+        fields.invalid("audio", "is not given out by this server; leave it out", code)
     if fields.flag("continue_final_message", False):
-        raise UnsupportedError("continue_final_message is not built yet in this version")
+        fields.invalid("continue_final_message", "is not built yet in this version", code)
+    if not fields.flag("add_generation_prompt", True):
+        fields.invalid("add_generation_prompt", "must be true in this version", code)
     if fields.has("chat_template"):
-        raise UnsupportedError("a chat_template in a request is not accepted")
-
-
-def _refuse_tools(fields: Fields) -> None:
-    if fields.items("tools"):
-        raise UnsupportedError("tools are not built yet in this version")
-    for name in ("functions", "function_call"):
-        if fields.has(name):
-            raise UnsupportedError(f"'{name}' is not built; it was replaced by 'tools'")
-    if fields.get("tool_choice") not in (None, "auto", "none", ""):
-        fields.invalid("tool_choice", "needs tools, and the request has none")
-
-
-def _refuse_formats(fields: Fields) -> None:
-    kind = _format_kind(fields)
-    if kind in ("json_object", "json_schema"):
-        raise UnsupportedError(
-            "structured output (response_format) is not built yet in this version",
-            hint="Ask for JSON in the prompt, and leave response_format out.",
-        )
-    if kind not in ("", "text"):
-        fields.invalid("response_format", f"has the unknown type {kind[:40]!r}")
-
-
-def _format_kind(fields: Fields) -> str:
-    value: Any = fields.get("response_format")
-    return fields.child("response_format").text("type") if value else ""
+        fields.invalid("chat_template", "is not taken from a request; the model has one", code)
 
 
 def _logprobs(fields: Fields) -> int | None:
-    top = fields.integer("top_logprobs")
+    top = parse_top_logprobs(fields)
     if not fields.flag("logprobs", False):
         if top:
             fields.invalid("top_logprobs", "needs logprobs: true")
         return None
-    if top is not None and not 0 <= top <= 20:
-        fields.invalid("top_logprobs", f"must be between 0 and 20, not {top}")
     return top or 0

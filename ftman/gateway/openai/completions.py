@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from ftman.chat.types import CompletionRequest
 from ftman.errors import UnsupportedError
 from ftman.gateway.body import OPENAI_TEXTS, FieldError, Fields
-from ftman.gateway.openai.encode import CompletionShape, answer
+from ftman.gateway.openai.encode import answer
+from ftman.gateway.openai.formats import parse_constraint
 from ftman.gateway.openai.models import find_model
+from ftman.gateway.openai.no_effect import no_effect
 from ftman.gateway.openai.sampling import (
     MAX_CHOICES,
     choice_options,
@@ -16,6 +18,7 @@ from ftman.gateway.openai.sampling import (
     parse_shared,
     with_model,
 )
+from ftman.gateway.openai.text_shape import TextShape
 from ftman.gateway.routes import Call, Reply, StreamReply
 
 MAX_PROMPTS = 64
@@ -36,7 +39,8 @@ async def completions(call: Call) -> Reply | StreamReply:
     echo = fields.flag("echo", False)
     shared = parse_shared(fields, parse_max_tokens(fields, "max_tokens", low=0 if echo else 1))
     logprobs = _logprobs(fields)
-    _refuse_unbuilt(fields, shared.num_choices)
+    _refuse_best_of(fields, shared.num_choices)
+    constraint = parse_constraint(fields)
     if echo and shared.stream and logprobs is not None:
         raise FieldError("'echo' with 'logprobs' cannot be streamed; send stream: false", "echo")
     given = fields.text("model")
@@ -48,6 +52,7 @@ async def completions(call: Call) -> Reply | StreamReply:
         if prompts[0].ids is not None or echo:
             raise FieldError("'suffix' needs a text prompt and no echo", "suffix")
     options = with_model(call, model, shared.options)
+    counting = 0 if shared.continuous_usage else None
     streams = [
         call.service.complete(
             CompletionRequest(
@@ -58,16 +63,18 @@ async def completions(call: Call) -> Reply | StreamReply:
                 suffix=suffix,
                 echo=echo,
                 options=choice_options(options, choice),
-                logprobs=logprobs,
+                keep_alive_s=shared.keep_alive_s,
+                logprobs=counting if logprobs is None else logprobs,
                 request_id=f"{call.request_id}-{number}-{choice}",
                 strict_length=True,
+                constraint=constraint,
             )
         )
         for number, prompt in enumerate(prompts)
         for choice in range(shared.num_choices)
     ]
-    shape = CompletionShape(call, given, shared.num_choices, with_logprobs=logprobs is not None)
-    return await answer(call, shared, shape, streams)
+    shape = TextShape(call, given, shared.num_choices, with_logprobs=logprobs is not None)
+    return await answer(call, shared, shape, streams, no_effect(fields))
 
 
 def _prompts(fields: Fields) -> list[_Prompt]:
@@ -109,13 +116,10 @@ def _logprobs(fields: Fields) -> int | None:
     return number
 
 
-def _refuse_unbuilt(fields: Fields, num_choices: int) -> None:
+def _refuse_best_of(fields: Fields, num_choices: int) -> None:
     best_of = fields.integer("best_of")
-    if best_of is not None and best_of != num_choices:
-        if best_of < num_choices or best_of > MAX_CHOICES:
-            fields.invalid("best_of", f"must be between n and {MAX_CHOICES}, not {best_of}")
-        raise UnsupportedError("best_of above n is not built yet in this version")
-    if fields.has("response_format"):
-        kind = fields.child("response_format").text("type")
-        if kind != "text":
-            raise UnsupportedError("response_format is not built yet in this version")
+    if best_of is None or best_of == num_choices:
+        return
+    if best_of < num_choices or best_of > MAX_CHOICES:
+        fields.invalid("best_of", f"must be between n and {MAX_CHOICES}, not {best_of}")
+    raise UnsupportedError("best_of above n is not built yet in this version")

@@ -58,4 +58,7 @@ def _element(call: Call, model: Model, model_id: str) -> dict[str, Any]:
         "created_at": utc_stamp(int(model.modified_wall_s)),
         "max_model_len": context_tokens,
         "context_length": context_tokens,
+        "lifecycle": "active",
+        "max_input_tokens": context_tokens,
+        "max_tokens": context_tokens,
     }

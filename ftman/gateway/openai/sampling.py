@@ -1,46 +1,41 @@
-"""Request fields that chat and plain completions share: sampling, stop, limits, streaming."""
+"""Request fields that all generating routes share: sampling, stop, limits, streaming."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ftman.catalog.model import Model
 from ftman.chat.types import Options
-from ftman.errors import UnsupportedError
 from ftman.gateway.body import Fields
+from ftman.gateway.ollama.values import parse_keep_alive
 from ftman.gateway.routes import Call
 
 MAX_CHOICES = 8
 OPENAI_DEFAULTS = Options(temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repeat_penalty=1.0)
 """What counts where neither the request nor the model says anything."""
 
-_CONSTRAINTS = (
-    "grammar", "json_schema", "regex", "guided_regex", "guided_json", "structured_outputs", "ebnf",
-)  # fmt: skip
 _SEED_LIMIT = 2**63
 
 
 @dataclass(frozen=True)
 class Shared:
-    """The parsed fields."""
+    """The parsed fields. continuous_usage: usage in every chunk of a stream."""
 
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     num_choices: int
     options: Options
+    keep_alive_s: float | None = None
 
 
 def parse_shared(fields: Fields, max_tokens: int | None) -> Shared:
-    """Sampling and streaming fields.   Raises: FieldError naming the field, UnsupportedError."""
+    """Sampling and streaming fields.   Raises: FieldError naming the field."""
     stream_options = fields.child("stream_options")
     num_choices = fields.integer("n")
     num_choices = 1 if num_choices is None else num_choices
     if not 1 <= num_choices <= MAX_CHOICES:
         fields.invalid("n", f"must be between 1 and {MAX_CHOICES}, not {num_choices}")
-    for name in _CONSTRAINTS:
-        if fields.has(name):
-            raise UnsupportedError(f"'{name}' (constrained output) is not built yet")
     options = Options(
         temperature=fields.number("temperature", 0, 2),
         top_p=_top_p(fields),
@@ -52,14 +47,18 @@ def parse_shared(fields: Fields, max_tokens: int | None) -> Shared:
         frequency_penalty=fields.number("frequency_penalty", -2, 2),
         seed=_seed(fields),
         num_predict=max_tokens,
+        num_ctx=_num_ctx(fields),
         stop=_stop(fields),
         logit_bias=_logit_bias(fields),
     )
+    include_usage = stream_options.flag("include_usage", False)
     return Shared(
         fields.flag("stream", False),
-        stream_options.flag("include_usage", False),
+        include_usage,
+        include_usage and stream_options.flag("continuous_usage_stats", False),
         num_choices,
         options,
+        parse_keep_alive(fields.get("keep_alive")),
     )
 
 
@@ -87,6 +86,14 @@ def parse_max_tokens(fields: Fields, *names: str, low: int) -> int | None:
     return None
 
 
+def parse_top_logprobs(fields: Fields) -> int | None:
+    """`top_logprobs`, 0 to 20.   Raises: FieldError."""
+    top = fields.integer("top_logprobs")
+    if top is not None and not 0 <= top <= 20:
+        fields.invalid("top_logprobs", f"must be between 0 and 20, not {top}")
+    return top
+
+
 def _top_p(fields: Fields) -> float | None:
     value = fields.number("top_p", 0, 1)
     if value == 0:
@@ -97,6 +104,15 @@ def _top_p(fields: Fields) -> float | None:
 def _top_k(fields: Fields) -> int | None:
     value = fields.integer("top_k")
     return None if value is None else max(0, value)
+
+
+def _num_ctx(fields: Fields) -> int | None:
+    """The window, at the place where users of Ollama put it, too."""
+    for holder in (fields, fields.child("options")):
+        value = holder.integer("num_ctx")
+        if value is not None:
+            return value if value > 0 else holder.invalid("num_ctx", "must be 1 or more")
+    return None
 
 
 def _repeat_penalty(fields: Fields) -> float | None:
@@ -137,26 +153,3 @@ def _logit_bias(fields: Fields) -> tuple[tuple[int, float], ...] | None:
             fields.invalid("logit_bias", f"for token {key} must be between -100 and 100")
         found.append((int(key), float(value)))
     return tuple(found) or None
-
-
-def template_kwargs(fields: Fields) -> dict[str, Any]:
-    """`chat_template_kwargs` and the ways to switch thinking, under the template's names.
-
-    Raises: FieldError on a wrong type, UnsupportedError when thinking is asked for.
-    """
-    kwargs = dict(fields.mapping("chat_template_kwargs"))
-    if not isinstance(kwargs.get("enable_thinking", False), bool):
-        fields.wrong("chat_template_kwargs", "object with a boolean enable_thinking", kwargs)
-    effort = fields.child("reasoning").text("effort") or fields.text("reasoning_effort")
-    if effort == "none" or fields.child("thinking").text("type") == "disabled":
-        kwargs["enable_thinking"] = False
-    elif effort:
-        levels = ("minimal", "low", "medium", "high", "xhigh", "ultra", "max")
-        if effort not in levels:
-            words = ", ".join(f'"{level}"' for level in levels)
-            fields.invalid("reasoning_effort", f'is "{effort[:20]}" (must be {words}, or "none")')
-        raise UnsupportedError(
-            "separating reasoning is not built yet in this version",
-            hint='Send reasoning_effort "none", or leave it out.',
-        )
-    return kwargs

@@ -14,7 +14,7 @@ def refusing(what: str) -> Handler:
     async def refuse(call: Call) -> NoReturn:
         raise UnsupportedError(
             f"{what} is not built yet in this version",
-            hint="Built: /v1/chat/completions, /v1/completions, /v1/models and Ollama's API.",
+            hint="Built: /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings.",
         )
 
     return refuse

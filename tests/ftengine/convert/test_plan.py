@@ -18,9 +18,11 @@ from ftengine.convert.gguf_config import (
     llama3_factors,
     short_single,
 )
-from ftengine.convert.local import convert_folder, local_job, plan_folder
+from ftengine.convert.local import LocalLink, convert_folder, local_job, plan_folder
+from ftengine.convert.plan import outline_job
 from ftengine.errors import LoadError
-from ftengine.models.families import family_named
+from ftengine.forecast.shape import shape_of_ftw, shape_of_json
+from ftengine.models.families import FAMILIES, family_named
 from tests.fakes import tiny_models as tiny
 from tests.fakes.windows import ROOT, WindowFolder, job_line, start_converter, talk
 
@@ -73,7 +75,7 @@ def test_the_families_command() -> None:
         check=True,
         timeout=60,
     )
-    assert json.loads(done.stdout) == {"families": ["llama", "qwen3", "mixtral", "qwen3_moe"]}
+    assert json.loads(done.stdout) == {"families": [family.name for family in FAMILIES]}
 
 
 def test_model_info_has_gguf_names_and_no_long_lists(tmp_path: Path) -> None:
@@ -214,3 +216,44 @@ def test_singles_become_their_shortest_decimal() -> None:
     assert short_single(9.999999974752427e-07) == 1e-6
     assert short_single(0.10000000149011612) == 0.1
     assert short_single(1000000.0) == 1e6
+
+
+def test_a_forecast_of_a_plan_is_that_of_the_folder(tmp_path: Path) -> None:
+    source = tiny.build_tiny("qwen3_moe", tmp_path / "src", dtype="bfloat16")
+    plan = plan_folder(source)
+    convert_folder(source, tmp_path / "ftw")
+    planned = shape_of_json(json.dumps(plan), "plan")
+    made = shape_of_ftw(tmp_path / "ftw")
+    assert planned.active_params == made.active_params
+    assert planned.expert_bytes == made.expert_bytes
+    assert (planned.num_layers, planned.num_moe_layers) == (made.num_layers, made.num_moe_layers)
+    assert planned.read_bytes == pytest.approx(made.read_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "gguf"])
+def test_an_outline_sizes_what_no_family_knows(kind: str, tmp_path: Path) -> None:
+    """Against the exact plan of the same tensors under a name that is built."""
+    if kind == "gguf":
+        source = tmp_path / "t.gguf"
+        tiny.build_tiny_gguf("qwen3moe", source, types={"experts": "q4_1"})
+    else:
+        source = tiny.build_tiny("mixtral", tmp_path / "src", dtype="bfloat16")
+    job, paths = local_job(source, tmp_path / "ftw")
+    exact = outline_job(job, LocalLink(paths))
+    assert "unbuilt" not in exact
+    if kind == "gguf":
+        data = source.read_bytes()
+        source.write_bytes(data.replace(b"qwen3moe", b"qwen9moe"))
+    else:
+        config = json.loads((source / "config.json").read_text())
+        config |= {"architectures": ["NovelForCausalLM"], "model_type": "novel"}
+        (source / "config.json").write_text(json.dumps(config))
+    job, paths = local_job(source, tmp_path / "ftw")
+    found = outline_job(job, LocalLink(paths))
+    assert "not built yet" in found["unbuilt"]
+    same = ("num_layers", "num_moe_layers", "num_experts", "num_experts_per_tok", "expert_params")
+    assert {key: found[key] for key in same} == {key: exact[key] for key in same}
+    assert found["kv_bytes_per_token"] == exact["kv_bytes_per_token"]
+    assert found["disk_bytes"] == pytest.approx(exact["disk_bytes"], rel=0.25)
+    shape = shape_of_json(json.dumps(found), "plan")
+    assert shape.num_experts_total == exact["num_moe_layers"] * exact["num_experts"]

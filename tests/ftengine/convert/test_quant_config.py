@@ -149,7 +149,6 @@ REFUSED = [
     ({"quant_method": "gptq", "bits": 4}, "'gptq'"),
     ({"quant_method": "awq", "bits": 4}, "'awq'"),
     ({"quant_method": "bitsandbytes"}, "'bitsandbytes'"),
-    ({"quant_method": "mxfp4"}, "mxfp4 in the blocks-and-scales layout of gpt-oss"),
     ({"quant_method": "fp8", "fmt": "e5m2"}, "e5m2"),
     ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size \[64, 64\]"),
     (compressed("pack-quantized", {"num_bits": 4, "type": "int"}), "'pack-quantized' .int 4 bit"),

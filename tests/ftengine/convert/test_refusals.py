@@ -27,11 +27,11 @@ def change_config(folder: Path, **changes: Any) -> None:
 
 def test_an_unbuilt_family_costs_no_weight_byte(tmp_path: Path) -> None:
     folder = tiny.build_tiny("qwen3_moe", tmp_path / "src")
-    change_config(folder, architectures=["Qwen3_5MoeForCausalLM"], model_type="qwen3_5_moe")
+    change_config(folder, architectures=["FutureForCausalLM"], model_type="future")
     job, paths = local_job(folder, tmp_path / "ftw")
     windows = WindowFolder(paths, tmp_path / "windows", 1 << 30)
     link = WindowLink(windows)
-    with pytest.raises(LoadError, match="Qwen3_5MoeForCausalLM") as caught:
+    with pytest.raises(LoadError, match="FutureForCausalLM") as caught:
         run_job(job, link)
     assert caught.value.code == "unsupported_family"
     assert {m["need"]["file"] for m in link.messages if "need" in m} == {"config.json"}

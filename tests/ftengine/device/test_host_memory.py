@@ -57,6 +57,24 @@ def test_tightest_group_on_the_way_up_decides(
     assert available_bytes(proc, cgroups) == 0
 
 
+def test_every_file_page_of_a_group_can_be_had_back(tmp_path: Path) -> None:
+    proc, cgroups = machine(tmp_path, "0::/app\n4:memory:/app\n")
+    for version, root, prefix in ((2, cgroups, ""), (1, cgroups / "memory", "total_")):
+        group(root / "app", str(4 * GIB), 3 * GIB, 0, version)
+        stat = f"{prefix}inactive_file {GIB // 4}\n{prefix}active_file {GIB // 2}\nshmem 7\n"
+        (root / "app" / "memory.stat").write_text(stat)
+        assert available_bytes(proc, cgroups) == GIB + 3 * GIB // 4
+
+
+def test_limit_that_slows_down_counts_as_one_that_refuses(tmp_path: Path) -> None:
+    proc, cgroups = machine(tmp_path, "0::/app\n")
+    group(cgroups / "app", "max", GIB, 0, 2)
+    (cgroups / "app" / "memory.high").write_text(str(2 * GIB))
+    assert available_bytes(proc, cgroups) == GIB
+    group(cgroups / "app", str(3 * GIB // 2), GIB, 0, 2)
+    assert available_bytes(proc, cgroups) == GIB // 2
+
+
 def test_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
     proc, cgroups = machine(tmp_path, "0::/docker/0123\n")
     group(cgroups, str(3 * GIB), GIB, 0, 2)

@@ -7,8 +7,9 @@ import pytest
 from ftengine.experts.policy.planner import Planner
 from ftengine.experts.policy.reference import RoundedShare
 from ftengine.experts.policy.residency import Residency
+from ftengine.experts.timing import rates_of
 from ftengine.forecast.locality import num_slots
-from ftengine.forecast.replay import Replay, rates_of
+from ftengine.forecast.replay import Replay
 from ftengine.forecast.strategies import (
     CASES,
     Case,

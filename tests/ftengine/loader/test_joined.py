@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ftengine.loader.joined import Scales, gpt_oss_rows, joined_rows
-from ftengine.quant import format_named, mxfp4
+from ftengine.loader.joined import Scales, joined_rows
+from ftengine.quant import format_named
 from tests.fakes.quantised import E2M1, E4M3
 
 RNG = np.random.default_rng(5)
@@ -42,20 +42,6 @@ def test_fp8_blocks_with_partial_edges() -> None:
     every = grid.repeat(128, 0)[:130].repeat(128, 1)[:, :136]
     expected = E4M3[data.reshape(shape)] * every
     np.testing.assert_array_equal(format_named("fp8_block").dequantize(rows), expected)
-
-
-def test_gpt_oss_blocks_are_rows_of_output_channels() -> None:
-    blocks = RNG.integers(0, 256, (2, 6, 3, 16), dtype=np.uint8)
-    scales = RNG.integers(120, 130, (2, 6, 3), dtype=np.uint8)
-    rows = gpt_oss_rows(blocks, scales)
-    values = E2M1[nibbles(blocks)] * 2.0 ** (scales.astype(float) - 127)[..., None]
-    decoded = format_named("mxfp4").dequantize(rows)
-    np.testing.assert_array_equal(decoded, values.reshape(2, 6, 96))
-    quants, kept = mxfp4.split_rows(rows)
-    assert quants.tobytes() == blocks.tobytes()
-    assert kept.tobytes() == scales.tobytes()
-    with pytest.raises(ValueError, match="do not fit"):
-        gpt_oss_rows(blocks, scales[:, :5])
 
 
 def test_what_does_not_belong_together_is_refused() -> None:

@@ -12,6 +12,7 @@ from ftengine.convert.local import convert_folder
 from ftengine.errors import FormatError
 from ftengine.loader.ftw import FtwModel
 from ftengine.loader.load import FtwWeights, kernel_bytes
+from ftengine.models.weight_names import RowPick
 from tests.fakes.quantised import build_quantised
 
 
@@ -41,7 +42,7 @@ def weights(model: FtwModel) -> FtwWeights:
 
 def test_neighbours_of_one_quantised_format_are_joined(ftw: Path) -> None:
     with FtwModel.open(ftw) as model:
-        found = weights(model).packed([f"layers.0.attn.{part}" for part in "qkv"])
+        found = weights(model).packed([RowPick(f"layers.0.attn.{part}") for part in "qkv"])
         assert [(item.fmt, item.rows) for item in found] == [("fp8_block_e8m0", 128 + 64 + 64)]
         assert kernel_bytes(model, "float32") > 0
 
@@ -49,7 +50,7 @@ def test_neighbours_of_one_quantised_format_are_joined(ftw: Path) -> None:
 def test_scales_are_no_weights(ftw: Path, tmp_path: Path) -> None:
     with FtwModel.open(ftw) as model:
         with pytest.raises(FormatError, match=r"e8m0 .*a matrix of weights was expected"):
-            weights(model).packed(["layers.0.attn.q.scales"])
+            weights(model).packed([RowPick("layers.0.attn.q.scales")])
         with pytest.raises(FormatError, match="a plain vector was expected"):
             weights(model).vector("layers.0.attn.q")
     with (
@@ -76,4 +77,4 @@ def test_sizes_that_do_not_fit_name_the_tensor(
         changed(ftw, tmp_path / "a", name, change) as model,
         pytest.raises(FormatError, match=r"layers\.0\.attn\.q"),
     ):
-        weights(model).packed(["layers.0.attn.q"])
+        weights(model).packed([RowPick("layers.0.attn.q")])

@@ -14,11 +14,21 @@ from ftengine.kernels.native import NativeKernels
 from ftengine.loader.ftw import FtwModel
 from ftengine.loader.load import read_model_config
 from ftengine.models.build import kv_shapes
+from tests.fakes.tiny_hybrids import HYBRIDS
 from tests.ftengine.parity.tiny_engines import FAMILIES, greedy, load_engine, random_ids
 
 Tiny = Callable[[str], tuple[Path, Path]]
-families = pytest.mark.parametrize("family", FAMILIES)
+families = pytest.mark.parametrize(
+    "family", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in HYBRIDS)]
+)
+every_family = pytest.mark.parametrize("family", [*FAMILIES, *HYBRIDS])
 PROMPT = random_ids(75, seed=1)
+DELTA = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+
+
+def tolerance(family: str) -> float:
+    """The library's delta rule works in chunks; it differs from its own float64 run as much."""
+    return 4e-4 if family in DELTA else 1e-4
 
 
 @pytest.fixture(scope="session")
@@ -47,23 +57,26 @@ def oracle_greedy(
     model: Any, ids: tuple[int, ...], count: int, presence: float = 50.0
 ) -> tuple[int, ...]:
     tokens = list(ids)
-    for _ in range(count):
-        logits = oracle_logits(model, tuple(tokens))[-1].clone()
-        logits[:3] -= 100.0
-        logits[sorted(set(tokens))] -= presence
-        tokens.append(int(logits.argmax()))
+    with torch.no_grad():
+        step = model(torch.tensor([ids]), use_cache=True)
+        for _ in range(count):
+            logits = step.logits[0, -1].clone()
+            logits[:3] -= 100.0
+            logits[sorted(set(tokens))] -= presence
+            tokens.append(int(logits.argmax()))
+            step = model(torch.tensor([tokens[-1:]]), cache=step.past_key_values)
     return tuple(tokens[len(ids) :])
 
 
-@families
+@every_family
 def test_logits_and_greedy_tokens_match_the_reference_library(
     family: str, tiny: Tiny, oracle: Callable[[str], Any]
 ) -> None:
     engine = load_engine(tiny(family)[1])
     truth = oracle_logits(oracle(family), PROMPT)
     assert float(truth.std()) > 0.1  # else the comparison would prove nothing
-    assert float((engine.runner.logits(PROMPT) - truth).abs().max()) <= 1e-4
-    for presence in (0.0, 50.0):
+    assert float((engine.runner.logits(PROMPT) - truth).abs().max()) <= tolerance(family)
+    for presence in (0.0, 50.0) if family in FAMILIES else (50.0,):
         expected = oracle_greedy(oracle(family), PROMPT, 64, presence)
         assert greedy(engine, [PROMPT], 64, presence)[0].token_ids == expected
     assert len(set(expected)) > 30
@@ -78,7 +91,9 @@ def test_scalar_avx2_and_avx512_agree_with_the_reference_library(
     for target in NativeKernels.load().info().targets:
         engine = load_engine(tiny(family)[1], target=target)
         assert engine.info.kernels["target"] == target
-        assert float((engine.runner.logits(PROMPT) - truth).abs().max()) <= 1e-4, target
+        assert float((engine.runner.logits(PROMPT) - truth).abs().max()) <= tolerance(family), (
+            target
+        )
         assert greedy(engine, [PROMPT], 16)[0].token_ids == expected, target
 
 
@@ -88,7 +103,7 @@ def test_reference_kernels_give_the_same_answers(family: str, tiny: Tiny) -> Non
     plain = load_engine(tiny(family)[1], kernels="reference")
     assert plain.info.kernels["set"] == "reference"
     difference = native.runner.logits(PROMPT) - plain.runner.logits(PROMPT)
-    assert float(difference.abs().max()) <= 1e-4
+    assert float(difference.abs().max()) <= tolerance(family)
     assert greedy(native, [PROMPT], 12)[0].token_ids == greedy(plain, [PROMPT], 12)[0].token_ids
 
 
@@ -132,3 +147,23 @@ def test_preempted_sequences_give_the_same_tokens(family: str, tiny: Tiny) -> No
     assert tight.metrics.preemptions > 0
     assert [item.token_ids for item in results] == [item.token_ids for item in roomy]
     assert tight.metrics.kv_pages_free == tight.metrics.kv_pages
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_states_and_windows_survive_chunks_batches_and_preemption(family: str, tiny: Tiny) -> None:
+    """The short form of the tests above for families that they run in the long form only."""
+    prompts = [random_ids(count, seed=count) for count in (7, 40, 90)]
+    engine = load_engine(tiny(family)[1], parallel=1)
+    whole = engine.runner.logits(PROMPT)
+    for chunk in (1, 63):
+        assert torch.equal(engine.runner.logits(PROMPT, chunk_tokens=chunk), whole), chunk
+    alone = [greedy(engine, [prompt], 16)[0].token_ids for prompt in prompts]
+    with FtwModel.open(tiny(family)[1]) as model:
+        one_page = page_bytes(kv_shapes(read_model_config(model)), torch.float32)
+    tight = load_engine(
+        tiny(family)[1], context=128, parallel=3, step_tokens=24, kv_bytes=9 * one_page
+    )
+    together = greedy(tight, prompts, 16)
+    assert [item.token_ids for item in together] == alone
+    assert tight.metrics.preemptions > 0
+    tight.scheduler.check_integrity()

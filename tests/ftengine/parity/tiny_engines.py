@@ -10,7 +10,9 @@ import numpy as np
 from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
 from ftengine.convert.local import convert_folder
 from ftengine.protocol import GenerateRequest, Sampling
-from ftengine.runtime.engine import Engine, Result
+from ftengine.runtime.engine import Engine
+from ftengine.runtime.outcomes import Result
+from tests.fakes.tiny_hybrids import HYBRIDS, build_hybrid
 from tests.fakes.tiny_models import TinySizes, build_tiny
 
 FAMILIES = ("llama", "qwen3", "mixtral", "qwen3_moe")
@@ -20,7 +22,10 @@ def make_tiny(
     family: str, folder: Path, seed: int = 0, sizes: TinySizes | None = None
 ) -> tuple[Path, Path]:
     """A float32 checkpoint and its FTW; returns (checkpoint, ftw)."""
-    source = build_tiny(family, folder / "hf", seed=seed, sizes=sizes)
+    if family in HYBRIDS:
+        source = build_hybrid(family, folder / "hf", seed)
+    else:
+        source = build_tiny(family, folder / "hf", seed=seed, sizes=sizes)
     convert_folder(source, folder / "ftw")
     return source, folder / "ftw"
 

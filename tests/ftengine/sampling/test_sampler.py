@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,3 +110,49 @@ def test_token_logprobs_of_given_tokens() -> None:
         assert item.token_id == token
         assert item.logprob == pytest.approx(float(truth[row, token]), abs=1e-5)
     assert [len(item.top) for item in found] == [0, 20, 1, 50]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=1.0),
+        Sampling(temperature=2.0, top_k=3),
+        Sampling(temperature=1.0, top_p=0.3, min_p=0.5),
+        Sampling(temperature=1.0, typical_p=0.2),
+        Sampling(temperature=1.0, logit_bias=((7, 90.0),), repeat_penalty=1.5),
+    ],
+)
+def test_only_allowed_tokens_are_chosen_whatever_the_filters(sampling: Sampling) -> None:
+    allowed = np.array([3, 25, 26, 49], np.int64)
+    logits = rows(1)
+    kept = logits.clone()
+    held = [replace(draw(sampling, counter), allowed=allowed) for counter in range(200)]
+    found = {sample(logits, [one])[0].token_id for one in held}
+    assert found <= set(allowed.tolist())
+    assert torch.equal(logits, kept)
+
+
+def test_constraint_renormalises_what_is_left() -> None:
+    allowed = np.array([10, 20, 30], np.int64)
+    logits = rows(1)
+    chances = torch.softmax(logits[0, allowed].double(), dim=0)
+    one = Sampling(temperature=1.0)
+    found = collections.Counter(
+        sample(logits, [replace(draw(one, counter), allowed=allowed)])[0].token_id
+        for counter in range(3000)
+    )
+    for place, token in enumerate(allowed.tolist()):
+        assert found[token] / 3000 == pytest.approx(float(chances[place]), abs=0.04)
+
+
+def test_logprobs_do_not_know_of_the_constraint() -> None:
+    logits = rows(1)
+    best = int(logits.argmax())
+    allowed = np.array([token for token in range(50) if token != best], np.int64)
+    choice = sample(logits, [replace(draw(Sampling(), logprobs=2), allowed=allowed)])[0]
+    truth = torch.log_softmax(logits.double(), dim=-1)[0]
+    assert choice.token_id == int(truth.topk(2).indices[1])
+    assert choice.logprob is not None
+    assert choice.logprob.top[0][0] == best
+    assert choice.logprob.logprob == pytest.approx(float(truth[choice.token_id]), abs=1e-5)

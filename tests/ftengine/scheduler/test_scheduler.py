@@ -252,3 +252,45 @@ def test_pages_for_less_than_one_context_are_refused() -> None:
         scheduler.resize_pages(3)
     scheduler.check_integrity()
     assert scheduler.num_running == 1
+
+
+def test_input_to_embed_is_computed_and_chooses_nothing() -> None:
+    scheduler = make(context=64, step=16)
+    sequence = scheduler.add(request("e", 40, 0), 0.0, embeds=True)
+    scheduler.add(request("g", 5, 3), 0.0)
+    seen = 0
+    while sequence.state != "finished":
+        batch = scheduler.next_batch(0.0)
+        assert batch is not None
+        for item in batch.work:
+            if item.sequence is sequence:
+                assert not item.samples
+                assert item.start == seen
+                seen += item.num_tokens
+        chosen = {item.sequence.request.request_id: 1 for item in batch.work if item.samples}
+        ended = scheduler.commit(batch, chosen, 0.0)
+        scheduler.check_integrity()
+    assert seen == 40
+    assert sequence in ended
+    assert sequence.reason == "embedded"
+
+
+def test_input_to_embed_may_fill_the_context() -> None:
+    scheduler = make(context=64)
+    scheduler.check_input(tuple(range(7)) * 9, VOCAB)
+    scheduler.check_input((1,) * 64, VOCAB)
+    with pytest.raises(RequestError, match="65 tokens and the context holds 64"):
+        scheduler.check_input((1,) * 65, VOCAB)
+    with pytest.raises(RequestError, match="inputs holds 50"):
+        scheduler.check_input((1, 50), VOCAB)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5])
+def test_token_that_completes_a_constraint_is_kept_and_stops(max_tokens: int) -> None:
+    scheduler = make()
+    sequence = scheduler.add(request("a", 5, max_tokens), 0.0)
+    batch = scheduler.next_batch(0.0)
+    assert batch is not None
+    assert scheduler.commit(batch, {"a": 3}, 0.0, {"a"}) == [sequence]
+    assert (sequence.reason, sequence.stop_token_id) == ("stop", None)
+    assert sequence.tokens[-1] == 3

@@ -191,6 +191,8 @@ def test_calibrate_prints_the_rates(ft: Cli, gateway: Gateway) -> None:
     assert "41.3 GB/s" in lines[1]
     assert "experts, bf16" in lines[2]
     assert "disk" not in "".join(lines)
+    assert lines[3].split()[:5] == ["link", "to", "a", "device", "none"]
+    assert "no accelerator" in lines[3]
 
 
 def test_run_with_a_prompt_loads_then_generates(ft: Cli, gateway: Gateway) -> None:
@@ -235,6 +237,7 @@ def test_run_pulls_what_is_missing(ft: Cli, gateway: Gateway) -> None:
     assert ft("run", "m").code == 0
     assert [path for _, path, _ in gateway.requests if path.startswith("/api/")] == [
         "/api/show",
+        "/api/ft/plan",
         "/api/pull",
         "/api/show",
         "/api/generate",
@@ -348,7 +351,6 @@ def test_create_uploads_files_the_manager_lacks(ft: Cli, gateway: Gateway, tmp_p
 @pytest.mark.parametrize(
     ("text", "exit_code", "message"),
     [
-        ("FROM x\nADAPTER ./l.gguf", 1, "ADAPTER ./l.gguf: adapters are not built yet"),
         ("FROM x\nDRAFT d", 1, "DRAFT d: draft models are not built yet"),
         ("FROM ./missing.gguf", 2, "FROM ./missing.gguf: no such file"),
         ("FROM x\nFORM y", 2, '(line 2): command must be one of "from"'),
@@ -366,14 +368,44 @@ def test_create_refuses_before_anything_is_sent(
     assert gateway.requests == []
 
 
-def test_create_needs_a_file_a_name_and_no_quantizing(
+def test_create_needs_a_file_and_a_name(
     ft: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "no Modelfile or safetensors files found" in ft("create", "mine").err
     assert "specified Modelfile wasn't found" in ft("create", "mine", "-f", "nope").err
     assert "invalid model name: a//b" in ft("create", "a//b").err
-    assert "quantizing at create is not built" in ft("create", "m", "-q", "Q4_K_M").err
+    (tmp_path / "Modelfile").write_text("FROM x")
+    assert "requires a DRAFT model" in ft("create", "m", "--draft-quantize", "Q8_0").err
+
+
+def test_create_sends_quantize_and_adapters(ft: Cli, gateway: Gateway, tmp_path: Path) -> None:
+    gateway.on("POST", "/api/create", Reply([{"status": "success"}]))
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    gateway.on("HEAD", "/api/blobs/", Reply(None, 200))
+    (tmp_path / "Modelfile").write_text("FROM tiny\nADAPTER ./lora")
+    assert ft("create", "m", "-f", str(tmp_path / "Modelfile"), "-q", "q4_0").code == 0
+    (body,) = gateway.bodies("/api/create")
+    assert (body["from"], body["quantize"]) == ("tiny", "q4_0")
+    assert sorted(body["adapters"]) == ["adapter_config.json", "adapter_model.safetensors"]
+    (tmp_path / "Modelfile").write_text("FROM tiny\nADAPTER ./nope")
+    assert (
+        "ADAPTER ./nope: no such file" in ft("create", "m", "-f", str(tmp_path / "Modelfile")).err
+    )
+
+
+def test_push_shows_progress_and_how_others_get_it(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("POST", "/api/push", Reply([{"status": "pushing manifest"}, {"status": "success"}]))
+    done = ft("push", "example.com:5000/me/m", "--insecure")
+    assert done.code == 0
+    assert gateway.bodies("/api/push") == [
+        {"model": "example.com:5000/me/m", "insecure": True, "stream": True}
+    ]
+    assert "ft pull example.com:5000/me/m:latest" in done.err
+    assert "invalid model name: a//b" in ft("push", "a//b").err
 
 
 def test_folders_bring_weights_and_what_lies_beside(tmp_path: Path) -> None:

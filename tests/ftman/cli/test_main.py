@@ -77,9 +77,9 @@ def test_unknown_verbs_are_usage_errors_with_a_suggestion(ft: Cli) -> None:
 
 
 def test_known_but_unbuilt_verbs_say_so(ft: Cli) -> None:
-    done = ft("push", "m")
+    done = ft("import", "m")
     assert done.code == 1
-    assert "ft push is not built yet" in done.err
+    assert "ft import is not built yet" in done.err
 
 
 @pytest.mark.parametrize(

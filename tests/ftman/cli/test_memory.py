@@ -28,6 +28,7 @@ STATS = {
     "misses": 16,
     "fills": 41,
     "on_cpu": 59,
+    "link_bytes": 1_200_000_000,
 }
 MODEL: dict[str, Any] = {
     "name": "qwen3.6-35b:nvfp4",
@@ -91,11 +92,16 @@ def test_other_sizes_are_refused(text: str) -> None:
 def test_ps_experts_tells_what_happens_to_them(ft: Cli, gateway: Gateway) -> None:
     on_cpu = MODEL | {"name": "b", "stats": STATS | {"slots": 0}, "last_step_s": None}
     dense = MODEL | {"name": "c", "stats": None}
-    gateway.on("GET", "/api/ft/experts", {"models": [MODEL, on_cpu, dense]})
+    emulated = MODEL | {"name": "d", "link_bytes_per_s": None}
+    gateway.on("GET", "/api/ft/experts", {"models": [MODEL, on_cpu, dense, emulated]})
     lines = ft("ps", "--experts").out.splitlines()
     assert lines[0] == (
         "qwen3.6-35b:nvfp4   slots 3,790 of 10,240 (37 %)   hit 84 %   "
         "misses: 41 % filled, 59 % on CPU   link 9.8 GB/s   42 tok/s, last token 0.02 s ago"
     )
     assert lines[1] == "b   all 10,240 experts on CPU   42 tok/s"
+    assert lines[3] == (
+        "d   slots 3,790 of 10,240 (37 %)   hit 84 %   misses: 41 % filled, 59 % on CPU   "
+        "link 1.2 GB in all (emulated, no rate)   42 tok/s, last token 0.02 s ago"
+    )
     assert lines[2] == "c   dense model, no routed experts"

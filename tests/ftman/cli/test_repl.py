@@ -9,6 +9,7 @@ import re
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -240,8 +241,6 @@ def test_example_turns_are_shown_first(gateway: Gateway) -> None:
 
 
 def test_a_slow_load_is_told(gateway: Gateway) -> None:
-    import threading
-
     release = threading.Event()
 
     def generate(body: object) -> Reply:
@@ -255,6 +254,26 @@ def test_a_slow_load_is_told(gateway: Gateway) -> None:
     try:
         terminal.until("loading m ... 0:0")
         terminal.until("5 MB/10 MB")
+        release.set()
+        terminal.until(">>> ")
+    finally:
+        release.set()
+        terminal.close()
+
+
+def test_a_load_that_measures_the_machine_first_says_so(gateway: Gateway) -> None:
+    release = threading.Event()
+
+    def generate(body: object) -> Reply:
+        release.wait(LIMIT_S)
+        return Reply({"done": True})
+
+    gateway.on("POST", "/api/generate", generate)
+    step = {"phase": "q4_1", "completed": 2, "total": 7}
+    gateway.on("GET", "/api/ft/status", {"version": "0.1.0", "measuring": step})
+    terminal = Terminal()
+    try:
+        terminal.until("measuring this machine first, once (q4_1, 2 of 7)")
         release.set()
         terminal.until(">>> ")
     finally:

@@ -84,3 +84,8 @@ def test_verbose_show_adds_metadata_and_tensors() -> None:
     text = sections_text(SHOWN, verbose=True)
     assert re.search(r"\n    tokenizer.ggml.tokens +\[a b c \.\.\.\+1 more\]\n", text)
     assert "    output_norm.weight    F32    [576]\n" in text
+
+
+def test_show_tells_the_chat_format() -> None:
+    shown = sections_text({**SHOWN, "ft": {"chat_format": "hermes (by its template)"}})
+    assert "    chat format         hermes (by its template)\n" in shown

@@ -59,6 +59,8 @@ class Tiny:
     context: int = 512
     licenses: tuple[str, ...] = ()
     seed: int = 0
+    jinja: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
 
 
 def make_config(home: Path, **changes: Any) -> Config:
@@ -72,6 +74,8 @@ def install(paths: Paths, tiny: Tiny = Tiny()) -> Model:
     staged = paths.ftw / f"staged-{tiny.seed}"
     staged.mkdir(parents=True)
     write_tokenizer(staged)
+    if tiny.jinja:
+        (staged / "chat_template.jinja").write_text(tiny.jinja, "utf-8")
     (staged / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (staged / "generation_config.json").write_text(json.dumps({"eos_token_id": [2]}))
     tensors = [{"name": "token_embd.weight", "type": "F32", "shape": [64, 320]}]
@@ -81,6 +85,7 @@ def install(paths: Paths, tiny: Tiny = Tiny()) -> Model:
         "general.parameter_count": 1000,
         "llama.context_length": tiny.context,
         "tokenizer.ggml.tokens": ["a", "b"],
+        **tiny.info,
     }
     source = {"kind": "gguf", "model_info": info, "tensors": tensors, "sources": []}
     (staged / "source.json").write_text(json.dumps(source))

@@ -118,20 +118,8 @@ def test_empty_requests_load_and_unload_in_one_plain_object(
             400,
             "registry.ollama.ai/library/tiny:latest does not support tools",
         ),
-        (
-            "chat",
-            CHAT | {"model": "tools", "tools": [{"type": "function"}]},
-            400,
-            "tools are not built yet in this version",
-        ),
         ("chat", CHAT | {"think": True}, 400, '"tiny" does not support thinking'),
         ("chat", CHAT | {"think": "high"}, 400, '"tiny" does not support thinking'),
-        (
-            "chat",
-            CHAT | {"think": True, "model": "tools"},
-            400,
-            "separating thinking is not built yet in this version",
-        ),
         (
             "chat",
             CHAT | {"think": "x"},
@@ -150,12 +138,6 @@ def test_empty_requests_load_and_unload_in_one_plain_object(
             500,
             'invalid format: "\\"xml\\""; expected "json" or a valid JSON Schema object',
         ),
-        (
-            "chat",
-            CHAT | {"format": "json"},
-            400,
-            "structured output (format) is not built yet in this version",
-        ),
         ("chat", CHAT | {"top_logprobs": 21}, 400, "top_logprobs must be between 0 and 20"),
         (
             "chat",
@@ -169,12 +151,6 @@ def test_empty_requests_load_and_unload_in_one_plain_object(
             400,
             "json: cannot unmarshal array into Go struct field "
             "ChatRequest.messages.content of type string",
-        ),
-        (
-            "chat",
-            {"model": "tiny", "messages": [{"role": "user", "content": "", "images": ["aa"]}]},
-            400,
-            "images are not built yet in this version; send text only",
         ),
         (
             "generate",
@@ -316,22 +292,3 @@ def test_context_continues_an_earlier_answer(manager: Manager) -> None:
     wrong = post(manager, "/api/generate", GENERATE | {"context": [99999]})
     assert wrong.status_code == 400
     assert "token id 99999" in wrong.json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "what"),
-    [
-        ("POST", "/api/embed", 501, "embedding"),
-        ("POST", "/api/embeddings", 501, "embedding"),
-        ("POST", "/api/me", 501, "cloud account"),
-        ("POST", "/api/signout", 501, "cloud account"),
-        ("POST", "/api/experimental/web_search", 501, "web search"),
-    ],
-)
-def test_what_is_not_built_says_so(
-    manager: Manager, method: str, path: str, status: int, what: str
-) -> None:
-    reply = manager.http.request(method, path, json={"model": "tiny"})
-    assert reply.status_code == status
-    assert what in reply.json()["error"]
-    assert "not built yet" in reply.json()["error"]

@@ -131,14 +131,12 @@ def test_what_clients_send_is_accepted(manager: Manager, extra: dict[str, Any]) 
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-            None,
-            "not built yet",
+            "messages[0].content[0].type",
+            "reads text only",
         ),
-        ({"tools": [{"type": "function"}]}, None, "tools are not built yet"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function.name", "is missing"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
-        ({"response_format": {"type": "json_object"}}, None, "not built yet"),
         ({"response_format": {"type": "yaml"}}, "response_format", "unknown type"),
-        ({"reasoning_effort": "high"}, None, "not built yet"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "must be"),
         ({"n": 9}, "n", "between 1 and 8"),
         ({"n": 0}, "n", "between 1 and 8"),
@@ -152,7 +150,7 @@ def test_what_clients_send_is_accepted(manager: Manager, extra: dict[str, Any]) 
         ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
         ({"seed": 2**63}, "seed", "64-bit"),
         ({"stop": 5}, "stop", "must be of type array"),
-        ({"grammar": "root ::= x"}, None, "not built yet"),
+        ({"grammar": "root ::= x"}, None, "(GBNF) is not built"),
         ({"stream": "yes"}, "stream", "must be of type boolean"),
     ],
 )
@@ -264,15 +262,10 @@ def test_echo_and_legacy_logprobs(manager: Manager) -> None:
     assert reply.status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("path", "what"),
-    [("/v1/embeddings", "embeddings"), ("/v1/responses", "responses"), ("/responses", "responses")],
-)
-def test_unbuilt_routes_use_the_envelope(manager: Manager, path: str, what: str) -> None:
-    reply = post(manager, path, {"model": "tiny", "input": "x"})
+def test_unbuilt_routes_use_the_envelope(manager: Manager) -> None:
+    reply = post(manager, "/v1/audio/transcriptions", {"model": "tiny"})
     assert reply.status_code == 400
     error = reply.json()["error"]
-    assert what in error["message"]
     assert "not built yet" in error["message"]
     assert error["type"] == "invalid_request_error"
 

@@ -59,8 +59,53 @@ def test_an_error_before_the_first_piece_has_no_status_yet() -> None:
 def test_an_error_later_is_told_inside_and_the_stream_is_closed() -> None:
     client = run(pump_of(fail_at(2, EngineDiedError("gone"))))
     assert client.status == 200
-    assert client.pieces == [b"0", b"1", b"<engine_died>"]
+    assert client.pieces == [b"01", b"<engine_died>"]
     assert client.ended
+
+
+def test_pieces_made_while_a_send_is_under_way_go_out_together() -> None:
+    async def five() -> AsyncIterator[bytes]:
+        for number in range(5):
+            yield b"%d" % number
+            if number in (0, 3):
+                await asyncio.sleep(0.005)
+
+    class Slow(Client):
+        async def send(self, message: dict[str, Any]) -> None:
+            await super().send(message)
+            await asyncio.sleep(0.001)
+
+    async def main() -> Client:
+        client = Slow()
+        await pump_of(five()).run(client.send, ())
+        return client
+
+    assert asyncio.run(main()).pieces == [b"0", b"123", b"4"]
+
+
+def test_a_reader_that_takes_nothing_stops_the_making() -> None:
+    made = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal made
+        while True:
+            made += 1
+            yield b"x" * 10_000
+
+    async def main() -> None:
+        blocked = asyncio.Event()
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                await blocked.wait()
+
+        task = asyncio.ensure_future(pump_of(endless()).run(send, ()))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert 0 < made < 100
 
 
 def test_an_unexpected_exception_is_told_as_internal() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ftman.pull.hashing import SavableSha256, file_digest
+from ftman.pull.heads import safe_name
 from ftman.pull.journal import Journal
-from ftman.pull.supply import safe_name
 from ftman.pull.windows import DoneRanges
 
 

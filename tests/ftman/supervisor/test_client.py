@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from ftengine.protocol import LINE_LIMIT_BYTES
+from ftengine.protocol import LINE_LIMIT_BYTES, PROTOCOL_VERSION
 from ftman.errors import BusyError, EngineDiedError, FtmanError, UsageError
 from ftman.supervisor.client import (
     FinishEvent,
     GenerateRequest,
     ProgressEvent,
     TokenEvent,
+    check_protocol,
     parse_hello,
 )
 from tests.fakes.engine import FakeScript
 from tests.ftman.supervisor.harness import alive, ask, make_spec, supervised, until
 
 A = make_spec()
+MAJOR, MINOR = PROTOCOL_VERSION
 GOOD = FakeScript()
 
 
@@ -60,8 +62,8 @@ def test_lie_in_a_stream_is_a_protocol_error_and_replaces_the_engine(
     [
         ("hello_garbage", "not a greeting"),
         ("hello_half", "not a greeting"),
-        ("hello_version", "speaks protocol 99.0"),
-        ("info_version", "speaks protocol 99.0"),
+        ("hello_version", "speaks protocol 99"),
+        ("info_version", "speaks protocol 99"),
         ("health_garbage", "/health"),
     ],
 )
@@ -157,3 +159,14 @@ def test_hello_of_another_major_version_names_both() -> None:
 
 def test_line_limit_is_what_the_fake_goes_past() -> None:
     assert LINE_LIMIT_BYTES < 1_000_000_000
+
+
+@pytest.mark.parametrize("version", [(MAJOR, MINOR), (MAJOR, MINOR + 1)])
+def test_engine_of_this_or_a_later_minor_version_is_fine(version: tuple[int, int]) -> None:
+    check_protocol(version, "tiny")
+
+
+@pytest.mark.parametrize("version", [(MAJOR - 1, 99), (MAJOR, MINOR - 1), (MAJOR + 1, MINOR)])
+def test_engine_that_would_ignore_fields_is_refused(version: tuple[int, int]) -> None:
+    with pytest.raises(EngineDiedError, match=rf"speaks protocol {version[0]}\.{version[1]}"):
+        check_protocol(version, "tiny")

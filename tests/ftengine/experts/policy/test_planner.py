@@ -71,7 +71,7 @@ def test_every_missing_layer_gets_a_fill_in_time(rates: Rates, misses: list[int]
     planner = Planner(rates, [ROW], "auto")
     without = 0
     for count in misses:
-        split = planner.split(0, count, 1, 8, signs=Signs(0, 9, False))
+        split = planner.split(0, count, 1, 8, signs=Signs(0, 9, False, count))
         without = 0 if split.fills else without + 1
         assert without < rates.fill_period
 
@@ -153,7 +153,7 @@ def test_a_split_that_runs_slower_than_told_ends_near_the_better_branch(
     spent_s = 0.0
     for step in range(1500):
         owed_before = planner.counters.owed_fills
-        split = planner.split(0, 8, 1, 8, signs=Signs(0, 1, False))
+        split = planner.split(0, 8, 1, 8, signs=Signs(0, 1, False, 8))
         real = estimate(rates, ROW, split.fills, split.on_cpu)
         factor = slow if split.fills and split.on_cpu else 1.0
         planner.observe(0, split, real.fill_s * factor, real.cpu_s * factor)
@@ -168,14 +168,28 @@ def test_a_split_that_runs_slower_than_told_ends_near_the_better_branch(
 def test_a_fill_is_worth_what_came_back_less_what_it_evicts() -> None:
     useful, useless, costly, cold = (Planner(LAPTOP, [ROW], "split") for _ in range(4))
     for _ in range(2000):
-        useful.split(0, 2, 1, 0, signs=Signs(2, 0, False))
-        useless.split(0, 2, 1, 0, signs=Signs(0, 0, False))
-        costly.split(0, 2, 1, 0, signs=Signs(2, 2, False))
-        cold.split(0, 2, 1, 0, signs=Signs(2, 0, True))
+        useful.split(0, 2, 1, 0, signs=Signs(2, 0, False, 2))
+        useless.split(0, 2, 1, 0, signs=Signs(0, 0, False, 2))
+        costly.split(0, 2, 1, 0, signs=Signs(2, 2, False, 2))
+        cold.split(0, 2, 1, 0, signs=Signs(2, 0, True, 2))
     assert useful.fill_worth > 0.9
     assert useless.fill_worth < 0.05
     assert costly.fill_worth < 0.1
     assert cold.fill_worth > 2.0, "into a free slot a fill saves every later miss of its expert"
+
+
+@pytest.mark.parametrize("strategy", ["split", "auto"])
+def test_misses_that_deserve_their_victims_slot_less_are_left_to_the_cpu(strategy: str) -> None:
+    for worthy in range(5):
+        planner = Planner(DESKTOP, [ROW], strategy)
+        splits = [
+            planner.split(0, 4, 1, 8, signs=Signs(4, 0, False, worthy))
+            for _ in range(3 * DESKTOP.fill_period)
+        ]
+        assert max(split.fills for split in splits) == worthy
+        assert all(split.fills + split.on_cpu == 4 for split in splits)
+    fetch = Planner(DESKTOP, [ROW], "fetch")
+    assert fetch.split(0, 4, 1, 8, signs=Signs(4, 0, False, 0)) == Split(4, 0)
 
 
 def test_estimate_of_nothing_is_nothing() -> None:

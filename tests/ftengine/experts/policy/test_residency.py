@@ -126,11 +126,40 @@ def test_each_routed_expert_counts_once() -> None:
     assert found.misses == (5, 7)
 
 
-def test_misses_demanded_before_are_filled_first() -> None:
+def test_misses_demanded_most_lately_are_filled_first() -> None:
     pool = Residency(1, 8, 4)
     pool.lookup(0, [6])
     pool.lookup(0, [7])
     assert pool.lookup(0, [1, 6, 7]).fill_order == (7, 6, 1)
+    pool.lookup(0, [6])
+    pool.lookup(0, [1])
+    assert pool.lookup(0, [1, 6, 7]).fill_order == (6, 1, 7), "twice counts for more than late"
+
+
+def test_a_miss_is_worth_a_slot_once_it_is_wanted_more_than_the_victim() -> None:
+    pool = Residency(1, 8, 2)
+    assert signs_of(pool, 0).worthy == 1, "a free slot takes anything"
+    pool.admit(0, [0], ())
+    signs_of(pool, 1)
+    pool.admit(0, [1], ())
+    for expert in (0, 1, 0, 1):
+        pool.lookup(0, [expert])
+    assert [signs_of(pool, 5).worthy for _ in range(4)] == [0, 0, 0, 1]
+    found = pool.lookup(0, [5, 6])
+    assert found.signs is not None
+    assert found.fill_order == (5, 6)
+    assert found.signs.worthy == 1, "the second would evict what is wanted more"
+
+
+def test_residents_in_use_are_no_victims_of_a_worthy_miss() -> None:
+    pool = Residency(1, 8, 1)
+    pool.lookup(0, [0])
+    pool.admit(0, [0], ())
+    for _ in range(3):
+        pool.lookup(0, [5])
+    found = pool.lookup(0, [0, 5])
+    assert found.signs is not None
+    assert (found.hits, found.signs.worthy) == (((0, 0),), 0)
 
 
 def test_filling_more_than_can_be_had_is_refused_with_numbers() -> None:
@@ -181,7 +210,7 @@ def test_a_miss_that_a_fill_would_have_saved_is_a_regret() -> None:
     for expert in (0, 1):
         assert signs_of(pool, expert).warming
         pool.admit(0, [expert], ())
-    assert signs_of(pool, 5) == Signs(0, 0, warming=False)
+    assert signs_of(pool, 5) == Signs(0, 0, warming=False, worthy=0)
     assert signs_of(pool, 5).regrets == 1
     # Demanded longer ago than the coldest resident: it would have been evicted by now.
     for expert in (0, 1):

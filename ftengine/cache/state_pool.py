@@ -1,0 +1,117 @@
+"""States of recurrent layers: one slot per running sequence, and copies of slots as checkpoints.
+
+A slot is one row of float32: the parts of every layer side by side. So clearing, copying, saving
+and restoring a sequence's state is one copy of a row. Unlike pages a state cannot be cut back to an
+earlier token: only a checkpoint taken there leads back. Who holds which slot is the scheduler's
+business; which checkpoints are kept is the prefix cache's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+StateShapes = tuple[tuple[int, ...], ...]
+"""The parts of one layer's state of one sequence."""
+
+_ALIGN_ITEMS = 16
+"""Parts start on a cache line, whatever the slot, so that no kernel sees another alignment."""
+
+
+@dataclass(frozen=True)
+class StateCheckpoint:
+    """The state of one sequence after `num_tokens` tokens. Shape: row float32 [width]."""
+
+    num_tokens: int
+    row: torch.Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory it takes."""
+        return self.row.numel() * self.row.element_size()
+
+
+class StatePool:
+    """num_slots states of the layers given, all zero at first.
+
+    layers: shapes of the recurrent layers only, in layer order. allocate: as KvPool has it.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[StateShapes],
+        num_slots: int,
+        allocate: Callable[[int], torch.Tensor],
+    ) -> None:
+        self.num_slots = num_slots
+        self._places, self._width = _places(layers)
+        size = num_slots * self._width
+        self._rows = allocate(4 * size).view(torch.float32).view(num_slots, self._width)
+        self._rows.zero_()
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all slots."""
+        return self._rows.numel() * self._rows.element_size()
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Bytes of one slot, or of one checkpoint."""
+        return 4 * self._width
+
+    def parts(self, layer: int, slot: int) -> tuple[torch.Tensor, ...]:
+        """One layer's state of one slot, as views to be changed in place."""
+        row = self._rows[slot]
+        return tuple(row[at:end].view(shape) for at, end, shape in self._places[layer])
+
+    def reset(self, slot: int) -> None:
+        """The state before the first token."""
+        with torch.inference_mode():
+            self._rows[slot].zero_()
+
+    def copy(self, source: int, target: int) -> None:
+        """Give one slot's state to another, for a branch of a conversation."""
+        with torch.inference_mode():
+            self._rows[target].copy_(self._rows[source])
+
+    def save(self, slot: int, num_tokens: int) -> StateCheckpoint:
+        """A copy of a slot's state, which has seen `num_tokens` tokens."""
+        with torch.inference_mode():
+            return StateCheckpoint(num_tokens, self._rows[slot].clone())
+
+    def restore(self, checkpoint: StateCheckpoint, slot: int) -> None:
+        """Go on in `slot` from where the checkpoint was taken.
+
+        Raises: ValueError for a checkpoint of another model.
+        """
+        if checkpoint.row.shape != (self._width,):
+            raise ValueError(
+                f"a checkpoint of {checkpoint.row.numel()} numbers does not fit states of "
+                f"{self._width}"
+            )
+        with torch.inference_mode():
+            self._rows[slot].copy_(checkpoint.row)
+
+
+def slot_bytes(layers: Sequence[StateShapes]) -> int:
+    """Bytes of one slot, filling included."""
+    return 4 * _places(layers)[1]
+
+
+def _places(
+    layers: Sequence[StateShapes],
+) -> tuple[list[list[tuple[int, int, tuple[int, ...]]]], int]:
+    """(start, end, shape) of every part of every layer, and the width of a row."""
+    found: list[list[tuple[int, int, tuple[int, ...]]]] = []
+    at = 0
+    for shapes in layers:
+        parts = []
+        for shape in shapes:
+            end = at + math.prod(shape)
+            parts.append((at, end, shape))
+            at = -(-end // _ALIGN_ITEMS) * _ALIGN_ITEMS
+        found.append(parts)
+    return found, at

@@ -1,0 +1,146 @@
+"""granitemoehybrid: Granite 4; Mamba-2 with a few attention layers, experts beside a shared MLP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ftengine.errors import LoadError
+from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.names import LAYER, hf_rules, layer_rules
+from ftengine.models.spec import (
+    AttentionSpec,
+    LayerSpec,
+    Mamba2Spec,
+    MlpSpec,
+    ModelConfig,
+    MoeSpec,
+    RouterSpec,
+)
+from ftengine.models.weight_names import Rule
+
+_MAMBA, _ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """config.json of a Granite 4 model -> ModelConfig. Raises: LoadError naming the key."""
+    config = Config(values)
+    attention, mamba = _attention(config), _mamba(config)
+    block = _feed_forward(config)
+    kinds = config.layer_types(lambda _: "mamba", *_MAMBA, *_ATTENTION)
+    layers = (LayerSpec(mamba if kind in _MAMBA else attention, block) for kind in kinds)
+    scaling = config.number("logits_scaling", 1.0)
+    if scaling <= 0:
+        raise LoadError("config.json: logits_scaling must be above 0")
+    return read_model(
+        config,
+        "granitemoehybrid",
+        tuple(layers),
+        embedding_scale=config.number("embedding_multiplier", 1.0),
+        residual_scale=config.number("residual_multiplier", 1.0),
+        logit_scale=1.0 / scaling,
+    )
+
+
+def _attention(config: Config) -> AttentionSpec:
+    found = read_attention(config, default_theta=10000.0, bias=config.flag("attention_bias", False))
+    rope = found.rope if config.values.get("position_embedding_type") == "rope" else None
+    return replace(found, rope=rope, scale=config.number("attention_multiplier", 1.0))
+
+
+def _mamba(config: Config) -> Mamba2Spec:
+    heads = config.size("mamba_n_heads", default=128)
+    width = config.size("mamba_expand", default=2) * config.size("hidden_size")
+    auto = config.values.get("mamba_d_head") in (None, "auto")
+    head_dim = width // heads if auto else config.size("mamba_d_head")
+    groups = config.size("mamba_n_groups", default=1)
+    if heads * head_dim != width or heads % groups:
+        raise LoadError(
+            f"config.json: mamba_n_heads {heads} of {head_dim} do not fit a width of {width} "
+            f"in {groups} groups"
+        )
+    return Mamba2Spec(
+        heads,
+        head_dim,
+        config.size("mamba_d_state", default=256),
+        groups,
+        config.size("mamba_d_conv", default=4),
+        config.flag("mamba_conv_bias", True),
+        config.flag("mamba_proj_bias", False),
+        _limits(config.values.get("time_step_limit")),
+    )
+
+
+def _limits(value: Any) -> tuple[float, float]:
+    """time_step_limit; null and absent mean none."""
+    if value is None:
+        return (0.0, math.inf)
+    items = [_plain(item) for item in value] if isinstance(value, list) else []
+    if len(items) != 2 or not all(type(item) in (int, float) for item in items):
+        raise LoadError("config.json: time_step_limit must be two numbers")
+    return (float(items[0]), float(items[1]))
+
+
+def _plain(item: Any) -> Any:
+    """A number; JSON has no infinity, so transformers writes an object for it."""
+    if isinstance(item, dict) and item.get("__float__") == "Infinity":
+        return math.inf
+    return item
+
+
+def _feed_forward(config: Config) -> MoeSpec | MlpSpec:
+    activation = config.activation()
+    shared = MlpSpec(
+        config.size("shared_intermediate_size", default=1024),
+        activation,
+        fused=True,
+        stem="shared",
+    )
+    if config.values.get("num_local_experts") == 0:
+        return shared
+    router = RouterSpec(
+        config.size("num_local_experts", default=8), config.size("num_experts_per_tok", default=2)
+    )
+    return MoeSpec(router, config.size("intermediate_size"), activation, shared=shared)
+
+
+def _experts() -> tuple[Rule, ...]:
+    """The hub's names, and those of transformers 5."""
+    stem, target = LAYER + "block_sparse_moe.", "layers.{layer}.experts"
+    return (
+        Rule(stem + "input_linear.weight", target, "gate_up"),
+        Rule(stem + "output_linear.weight", target, "down"),
+        Rule(stem + "experts.gate_up_proj", target, "gate_up"),
+        Rule(stem + "experts.down_proj", target, "down"),
+        Rule(stem + "router.layer.weight", "layers.{layer}.router"),
+        Rule(stem + "router.weight", "layers.{layer}.router"),
+    )
+
+
+FAMILY = Family(
+    name="granitemoehybrid",
+    architectures=("GraniteMoeHybridForCausalLM",),
+    model_types=("granitemoehybrid",),
+    gguf_archs=(),
+    gguf_name="granitehybrid",
+    read_config=read_config,
+    weights=hf_rules(
+        *_experts(),
+        *layer_rules(
+            ("shared_mlp.input_linear.weight", "shared.gate_up"),
+            ("shared_mlp.output_linear.weight", "shared.down"),
+            ("mamba.in_proj.weight", "mamba.in"),
+            ("mamba.in_proj.bias", "mamba.in.bias"),
+            ("mamba.conv1d.weight", "mamba.conv"),
+            ("mamba.conv1d.bias", "mamba.conv.bias"),
+            ("mamba.A_log", "mamba.a_log"),
+            ("mamba.D", "mamba.d"),
+            ("mamba.dt_bias", "mamba.dt_bias"),
+            ("mamba.norm.weight", "mamba.norm"),
+            ("mamba.out_proj.weight", "mamba.o"),
+            ("mamba.out_proj.bias", "mamba.o.bias"),
+        ),
+    ),
+)

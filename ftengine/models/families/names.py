@@ -1,0 +1,125 @@
+"""Checkpoint names as rules: what the built families share, in the hub's and in GGUF's spelling.
+
+A family lists its own names beside these. Prefixes of wrappers (vision-language checkpoints) are
+added by `wrapped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ftengine.models.weight_names import Rule
+
+LAYER = "model.layers.{layer}."
+PRE_NORMS = (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"))
+"""Norm names of a layer in most checkpoints, and ours."""
+_WRAPPERS = ("model.language_model.", "language_model.model.")
+
+
+def hf_rules(
+    *feed_forward: Rule,
+    norms: Iterable[tuple[str, str]] = PRE_NORMS,
+    final_norm: str = "model.norm",
+    attention: tuple[Rule, ...] | None = None,
+) -> tuple[Rule, ...]:
+    """Names that most safetensors checkpoints share, then the family's own."""
+    shared = [
+        Rule("model.embed_tokens.weight", "embed"),
+        Rule(final_norm + ".weight", "norm"),
+        Rule("lm_head.weight", "head"),
+    ]
+    shared += layer_rules(*((f"{name}.weight", ours) for name, ours in norms))
+    return (*shared, *(hf_attention() if attention is None else attention), *feed_forward)
+
+
+def layer_rules(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
+    """Dense tensors of a layer: (name below the layer, our name below the layer)."""
+    return tuple(Rule(LAYER + name, "layers.{layer}." + ours) for name, ours in pairs)
+
+
+def hf_attention(
+    out: str = "o_proj", q_norm: str = "q_norm", k_norm: str = "k_norm"
+) -> tuple[Rule, ...]:
+    """Projections with their biases, head norms and sinks."""
+    pairs = [
+        (f"self_attn.{q_norm}.weight", "attn.q_norm"),
+        (f"self_attn.{k_norm}.weight", "attn.k_norm"),
+        ("self_attn.sinks", "attn.sinks"),
+    ]
+    for part, name in (("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("o", out)):
+        pairs += [
+            (f"self_attn.{name}.weight", "attn." + part),
+            (f"self_attn.{name}.bias", f"attn.{part}.bias"),
+        ]
+    return layer_rules(*pairs)
+
+
+def hf_dense_mlp(
+    source: str = "mlp",
+    target: str = "mlp",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> tuple[Rule, ...]:
+    """A dense gated MLP; `names` are gate, up and down."""
+    pairs = []
+    for part, name in zip(("gate", "up", "down"), names, strict=True):
+        pairs += [
+            (f"{source}.{name}.weight", f"{target}.{part}"),
+            (f"{source}.{name}.bias", f"{target}.{part}.bias"),
+        ]
+    return layer_rules(*pairs)
+
+
+def hf_experts(prefix: str, gate: str, up: str, down: str) -> tuple[Rule, ...]:
+    """Per-expert tensors under `prefix`, and the fused forms with and without ".weight"."""
+    base = LAYER + prefix
+    target = "layers.{layer}.experts"
+    rules = [
+        Rule(f"{base}.experts.{{expert}}.{name}.weight", target, part)
+        for part, name in (("gate", gate), ("up", up), ("down", down))
+    ]
+    for block in dict.fromkeys((prefix, "mlp")):
+        fused = LAYER + block + ".experts."
+        for ending in ("", ".weight"):
+            rules.append(Rule(f"{fused}gate_up_proj{ending}", target, "gate_up"))
+            rules.append(Rule(f"{fused}down_proj{ending}", target, "down"))
+        rules.append(Rule(LAYER + block + ".gate.weight", "layers.{layer}.router"))
+    return tuple(rules)
+
+
+def wrapped(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """The same names inside a wrapper too: both orders of "model" and "language_model"."""
+    found = list(rules)
+    for prefix in _WRAPPERS:
+        for rule in rules:
+            if rule.source.startswith("model."):
+                inner = prefix + rule.source.removeprefix("model.")
+                found.append(replace(rule, source=inner))
+    found.append(Rule("language_model.lm_head.weight", "head"))
+    return tuple(found)
+
+
+def gguf_rules(*, experts: bool) -> tuple[Rule, ...]:
+    """Names of GGUF files."""
+    block = "blk.{layer}."
+    rules = [
+        Rule("token_embd.weight", "embed"),
+        Rule("output_norm.weight", "norm"),
+        Rule("output.weight", "head"),
+        Rule(block + "attn_norm.weight", "layers.{layer}.attn_norm"),
+        Rule(block + "ffn_norm.weight", "layers.{layer}.ffn_norm"),
+        Rule(block + "attn_q_norm.weight", "layers.{layer}.attn.q_norm"),
+        Rule(block + "attn_k_norm.weight", "layers.{layer}.attn.k_norm"),
+    ]
+    for part, source in (("q", "attn_q"), ("k", "attn_k"), ("v", "attn_v"), ("o", "attn_output")):
+        for ending, ours in ((".weight", ""), (".bias", ".bias")):
+            rules.append(Rule(block + source + ending, "layers.{layer}.attn." + part + ours))
+    for part in ("gate", "up", "down"):
+        if experts:
+            target = "layers.{layer}.experts"
+            rules.append(Rule(f"{block}ffn_{part}_exps.weight", target, part))
+            rules.append(Rule(f"{block}ffn_{part}.{{expert}}.weight", target, part))
+        rules.append(Rule(f"{block}ffn_{part}.weight", "layers.{layer}.mlp." + part))
+    if experts:
+        rules.append(Rule(block + "ffn_gate_inp.weight", "layers.{layer}.router"))
+    return tuple(rules)

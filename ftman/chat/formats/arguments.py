@@ -1,0 +1,164 @@
+"""Arguments that are not written as JSON, turned into JSON while they stream.
+
+What type a raw text has is decided by the tool's schema; without one it is a string.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from ftman.chat.formats.reader import CutCallError, Reader, Steps
+from ftman.chat.formats.run import CallWriter
+
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_REF_LIMIT = 8
+
+
+class ArgumentsWriter:
+    """Writes one JSON object piece by piece; commas, and what closes it, are taken care of."""
+
+    def __init__(self, call: CallWriter):
+        self._call = call
+        self._closers: list[str] = []
+        self._pending = ""
+        self._first = True
+        self._in_string = False
+        self.open("{")
+
+    def open(self, bracket: str) -> None:
+        """Begin an object or a list."""
+        self._separate()
+        self._closers.append("}" if bracket == "{" else "]")
+        self._write(bracket)
+        self._first = True
+
+    def close(self) -> None:
+        """End the innermost object or list."""
+        self._pending = ""
+        self._write(self._closers.pop(), opened=False)
+        self._first = False
+
+    def key(self, name: str) -> None:
+        """The key of the value that comes next."""
+        self._separate()
+        self._pending += json.dumps(name, ensure_ascii=False) + ": "
+        self._first = True
+
+    def scalar(self, text: str) -> None:
+        """A whole value, as JSON."""
+        self._separate()
+        self._write(text)
+        self._first = False
+
+    def string(self, piece: str) -> None:
+        """A piece of a string; the first one begins it."""
+        if not self._in_string:
+            self._separate()
+            self._in_string = True
+            self._write('"')
+        self._write(json.dumps(piece, ensure_ascii=False)[1:-1])
+
+    def end_string(self) -> None:
+        """End the string, which may be empty."""
+        self.string("")
+        self._in_string = False
+        self._write('"')
+        self._first = False
+
+    def complete(self) -> None:
+        """End everything.   Raises: BrokenCallError."""
+        while self._closers:
+            self.close()
+        self._call.complete()
+
+    def _separate(self) -> None:
+        if not self._first:
+            self._pending += ", "
+
+    def _write(self, text: str, *, opened: bool = True) -> None:
+        text, self._pending = self._pending + text, ""
+        closing = ('"' if self._in_string else "") + "".join(reversed(self._closers))
+        self._call.write(text, closing)
+
+
+def raw_value(
+    reader: Reader, writer: ArgumentsWriter, types: frozenset[str], marks: tuple[str, ...]
+) -> Steps:
+    """Read a raw value up to and over the first of `marks`; strings stream.
+
+    Raises: CutCallError when the text ends before.
+    """
+    if types and types != {"string"}:
+        writer.scalar(typed_text((yield from reader.collect(*marks)), types))
+        return
+    if not (yield from reader.until(marks, writer.string)):
+        raise CutCallError
+    writer.end_string()
+
+
+def typed_text(text: str, types: frozenset[str]) -> str:
+    """A raw text as JSON of one of `types`; what is none of them is a string."""
+    bare = text.strip()
+    if "string" not in types or (bare in ("null", "None") and "null" in types):
+        try:
+            value = json.loads(_WORDS.get(bare, bare), parse_constant=_refuse)
+            return json.dumps(value, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            pass
+    return json.dumps(text, ensure_ascii=False)
+
+
+def types_of(schema: Mapping[str, Any], name: str) -> frozenset[str]:
+    """JSON types that a schema allows a property; empty when it does not say."""
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return frozenset(_types(found, schema, 0))
+
+
+def name_until(reader: Reader, *marks: str) -> Generator[None, None, str]:
+    """A name up to and over the first of `marks`."""
+    return (yield from reader.collect(*marks, limit=256)).strip()
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
+    if not isinstance(schema, Mapping) or depth > _REF_LIMIT:
+        return set()
+    if isinstance(schema.get("$ref"), str):
+        return _types(_resolved(schema["$ref"], root), root, depth + 1)
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else set()
+    if isinstance(kind, list):
+        found = {item for item in kind if isinstance(item, str)}
+    if not found:
+        for key in ("anyOf", "oneOf", "allOf"):
+            for option in schema.get(key) or ():
+                found |= _types(option, root, depth + 1)
+    if not found:
+        values = [schema["const"]] if "const" in schema else schema.get("enum") or ()
+        found = {_type_name(value) for value in values}
+    return found
+
+
+def _resolved(ref: str, root: Mapping[str, Any]) -> Any:
+    found: Any = root
+    for part in ref.removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _type_name(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(word)

@@ -1,0 +1,42 @@
+"""Calls whose arguments are tags with raw text in them; shared by several formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ftman.chat.formats.arguments import types_of
+from ftman.chat.formats.base import CallGrammar
+
+Layout = Callable[[str], tuple[str, str]]
+"""The texts around the value of a parameter of some name."""
+
+
+def parameters_grammar(wanted: CallGrammar, schema: Mapping[str, Any], layout: Layout) -> str:
+    """The expression of a call's parameters: in the schema's order, those not required optional."""
+    properties = schema.get("properties")
+    required = schema.get("required") or ()
+    parts = []
+    for name, value in (properties if isinstance(properties, Mapping) else {}).items():
+        head, tail = layout(name)
+        body = f"{wanted.literal(head)} {_value(wanted, schema, name, value, tail)}"
+        parts.append(body if name in required else f"({body})?")
+    return " ".join(parts)
+
+
+def one_or_more(wanted: CallGrammar, calls: list[str], join: str) -> str:
+    """One of `calls`, and more where several are wanted."""
+    one = "(" + " | ".join(calls) + ")"
+    return f"{one} ({wanted.literal(join)} {one})*" if wanted.several else one
+
+
+def _value(wanted: CallGrammar, root: Mapping[str, Any], name: str, schema: Any, tail: str) -> str:
+    types = types_of(root, name)
+    texts = schema.get("enum") if isinstance(schema, Mapping) else None
+    if texts and all(isinstance(text, str) and text for text in texts):
+        options = " | ".join(wanted.literal(text) for text in texts)
+        return f"({options}) {wanted.literal(tail)}"
+    if not types or "string" in types:
+        return wanted.until(tail)
+    inner = {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
+    return f"{wanted.json(inner)} {wanted.literal(tail)}"

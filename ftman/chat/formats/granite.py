@@ -1,0 +1,36 @@
+"""Granite 3: a JSON list behind a mark; Granite 4 writes Hermes marks."""
+
+from __future__ import annotations
+
+from ftman.chat.formats.base import CallSyntax, ChatFormat, Marks, ThinkSwitch
+from ftman.chat.formats.calls_json import call_list, call_object, listed_grammar
+from ftman.chat.formats.reader import Steps
+from ftman.chat.formats.run import Run
+
+_MARK, _OPEN, _CLOSE = "<|tool_call|>", "<tool_call>", "</tool_call>"
+
+
+def _parse(run: Run, mark: str) -> Steps:
+    reader = run.reader
+    yield from reader.space()
+    if (yield from reader.literal("[")):
+        yield from call_list(run)
+    else:
+        yield from call_object(run)
+    yield from reader.space()
+    yield from reader.closing(_CLOSE)
+    yield from reader.space()
+
+
+FORMAT = ChatFormat(
+    name="granite",
+    reasoning=Marks("<think>", "</think>"),
+    calls=CallSyntax(
+        opens=(_MARK, _OPEN),
+        parse=_parse,
+        grammar=listed_grammar(f"{_MARK}[", ", ", "]"),
+    ),
+    visible=("<think>", "</think>", _MARK, _OPEN, _CLOSE),
+    switch=ThinkSwitch(flags=("thinking",)),
+    signs=((_MARK,),),
+)
