@@ -1,11 +1,15 @@
 # Two commands from a fresh clone: `make demo` and `make test`. Both may be repeated.
 # Settings: PYTHON=python3.12  VENV=.venv  ZIG=1 (no C++ compiler)  TORCH_INDEX=URL  PROMPT="..."
+# `make clients`: RECORD=1 (write tests/data/clients anew)  MODEL=smollm2 (or a GGUF file)
+#                 ONLY="litellm ..."  WITH=open-webui (optional: 3 GB, minutes)
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PROMPT ?= What is the capital of France?
+MODEL ?= smollm2
+CLIENTS_VENV ?= .venv-clients
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -q -q
 NATIVE := build/native
@@ -16,12 +20,13 @@ export CC := $(CURDIR)/$(VENV)/bin/zig-cc
 export CXX := $(CURDIR)/$(VENV)/bin/zig-c++
 endif
 
-.PHONY: demo test test-all check native clean help
+.PHONY: demo test test-all check native clients clean help
 help:
 	@echo "make demo      install everything and let a small mixture-of-experts model answer"
 	@echo "make test      the whole suite in its short form"
 	@echo "make test-all  the long forms too"
 	@echo "make native    build the C++ kernels for this checkout"
+	@echo "make clients   SDKs, frameworks and agents, unpatched, against this checkout (network)"
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/python tests/demo.py "$(VENV)/bin/ft" "$(PROMPT)"
@@ -35,6 +40,10 @@ test-all: $(VENV)/.test-deps $(NATIVE)/.built
 check: test
 
 native: $(VENV)/.test-deps $(NATIVE)/.built
+
+clients: $(VENV)/.test-deps $(NATIVE)/.built
+	@PYTHONPATH="$(CURDIR)" $(PY) -m tests.clients.run --python "$(CLIENTS_VENV)" --model "$(MODEL)" \
+	  $(if $(RECORD),--record) $(if $(ONLY),--only $(ONLY)) $(if $(WITH),--with $(WITH))
 
 $(VENV)/.ready:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
@@ -89,4 +98,4 @@ $(NATIVE)/.built: $(VENV)/.test-deps $(shell find native -type f 2>/dev/null)
 	@touch $@
 
 clean:
-	rm -rf build dist $(VENV)
+	rm -rf build dist $(VENV) $(CLIENTS_VENV)

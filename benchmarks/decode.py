@@ -1,4 +1,4 @@
-"""How many tokens per second after a prompt of 128, ours against llama.cpp, greedy, interleaved."""
+"""How many tokens per second after a prompt of 128, ours against llama.cpp, given ids, interleaved."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def main() -> None:
 
         def ours() -> float:
             pair.probe()
-            return float(pair.ours.ask(decode=TOKENS, prompt=prompt)["seconds"])
+            return float(pair.ours.ask(forced=pair.prompt(TOKENS), prompt=prompt)["seconds"])
 
         def peer() -> float:
-            return float(pair.peer.ask(decode=TOKENS, prompt=prompt)["seconds"])
+            return float(pair.peer.ask(forced=pair.prompt(TOKENS), prompt=prompt)["seconds"])
 
         interleave(1, ours=ours, peer=peer)
         pair.probes.clear()

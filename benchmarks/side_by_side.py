@@ -26,12 +26,13 @@ class Pair:
     peer: WorkerProcess
     rounds: int
     threads: int
+    vocab: int
     random: random.Random
     probes: list[float]
 
     def prompt(self, tokens: int) -> list[int]:
         """Ids drawn at random, the same for both engines."""
-        return [self.random.randrange(100, 30000) for _ in range(tokens)]
+        return [self.random.randrange(100, self.vocab) for _ in range(tokens)]
 
     def probe(self) -> None:
         """Take one bandwidth sample."""
@@ -63,9 +64,12 @@ def open_pair(description: str) -> Iterator[Pair]:
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         try:
             size = {"threads": given.threads, "context": CONTEXT}
-            print("peer", peer.ask(load=str(given.gguf.absolute()), **size), file=sys.stderr)
+            ready = peer.ask(load=str(given.gguf.absolute()), **size)
+            print("peer", ready, file=sys.stderr)
             print("ours", ours.ask(load=str(ftw), compute=given.compute, **size), file=sys.stderr)
-            yield Pair(ours, peer, given.rounds, given.threads, random.Random(1), [])
+            yield Pair(
+                ours, peer, given.rounds, given.threads, ready["vocab"], random.Random(1), []
+            )
         finally:
             ours.close()
             peer.close()

@@ -50,6 +50,14 @@ class Worker:
             self.model.eval([token])
         return time.perf_counter() - started, made
 
+    def forced(self, prompt: list[int], ids: list[int]) -> float:
+        """Seconds of one step per given id."""
+        self.prefill(prompt)
+        started = time.perf_counter()
+        for token in ids:
+            self.model.eval([token])
+        return time.perf_counter() - started
+
 
 def main() -> None:
     """Serve requests until the exit line."""
@@ -58,11 +66,16 @@ def main() -> None:
         request = json.loads(line)
         if "load" in request:
             worker = Worker(request["load"], request["threads"], request["context"])
-            reply: dict[str, object] = {"ready": llama_cpp.__version__}
+            reply: dict[str, object] = {
+                "ready": llama_cpp.__version__,
+                "vocab": worker.model.n_vocab(),
+            }
         elif "exit" in request or worker is None:
             break
         elif "prefill" in request:
             reply = {"seconds": worker.prefill(request["prefill"])}
+        elif "forced" in request:
+            reply = {"seconds": worker.forced(request["prompt"], request["forced"])}
         else:
             seconds, made = worker.decode(request["prompt"], request["decode"])
             reply = {"seconds": seconds, "tokens": made}

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import torch
 
+from ftengine.cache.policy.pages import pages_for
 from ftengine.config import ComputeConfig, EngineConfig
 from ftengine.kernels.native import NativeKernels
 from ftengine.protocol import GenerateRequest
 from ftengine.runtime.engine import Engine
+from ftengine.scheduler.batch import Batch, Work
+from ftengine.scheduler.sequence import Sequence
 
 PROBE_BYTES = 1 << 30
 
@@ -46,6 +49,32 @@ class Worker:
         if result.finish is None or len(result.token_ids) <= count:
             raise RuntimeError(f"the model stopped early: {result}")
         return result.finish.decode_s, list(result.token_ids)
+
+    def forced(self, prompt: list[int], ids: list[int]) -> float:
+        """Seconds of one step per id, the ids being given: engine loop and sampling left out.
+
+        A model of random weights that follows its own choices soon repeats itself, and with it its
+        experts, which then come from the cache.
+        """
+        tokens = [*prompt, *ids]
+        sequence = Sequence(
+            request=GenerateRequest("forced", tuple(tokens)),
+            order=0,
+            arrival_s=0.0,
+            limit_tokens=len(tokens),
+            stop_ids=frozenset(),
+            tokens=tokens,
+            pages=list(range(pages_for(len(tokens)))),
+            state_slot=0,
+        )
+        run = self.engine.runner.run
+        step = 512
+        for at in range(0, len(prompt), step):
+            run(Batch((Work(sequence, at, min(step, len(prompt) - at), samples=False),)))
+        started = time.perf_counter()
+        for at in range(len(prompt), len(tokens)):
+            run(Batch((Work(sequence, at, 1, samples=True),)))
+        return time.perf_counter() - started
 
     def probe(self) -> float:
         """Read bandwidth of all threads, bytes per second."""
@@ -81,6 +110,8 @@ def main() -> None:
             reply = {"bytes_per_s": worker.probe()}
         elif "prefill" in request:
             reply = {"seconds": worker.prefill(request["prefill"])}
+        elif "forced" in request:
+            reply = {"seconds": worker.forced(request["prompt"], request["forced"])}
         else:
             seconds, made = worker.decode(request["prompt"], request["decode"])
             reply = {"seconds": seconds, "tokens": made}

@@ -18,6 +18,7 @@ KERNELS = ("native", "reference")
 DRAIN_S = 20.0
 ORPHAN_S = 5.0
 ORPHAN_ADOPT_S = 30.0
+PREFILL_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class MemoryConfig:
     kv_bytes 0 = context_tokens * num_parallel tokens. expert_slots and expert_bytes are two ways to
     size the device's expert cache, 0 = what is left. device_bytes: memory of the emulated device,
     0 = half of what is free. tier: where host experts lie, see ExpertTier in runtime/tiers.py.
+    checkpoint_bytes: for states of recurrent layers that the prefix cache keeps, 0 = automatic.
     """
 
     kv_bytes: int = 0
@@ -34,6 +36,7 @@ class MemoryConfig:
     expert_bytes: int = 0
     device_bytes: int = 0
     tier: str = "auto"
+    checkpoint_bytes: int = 0
 
     def __post_init__(self) -> None:
         _check(self.kv_bytes >= 0, "--kv-bytes", self.kv_bytes, "0 (automatic) or more")
@@ -44,6 +47,12 @@ class MemoryConfig:
             self.expert_bytes >= 0, "--expert-bytes", self.expert_bytes, "0 (all that fit) or more"
         )
         _check(self.device_bytes >= 0, "--device-bytes", self.device_bytes, "0 (automatic) or more")
+        _check(
+            self.checkpoint_bytes >= 0,
+            "--checkpoint-bytes",
+            self.checkpoint_bytes,
+            "0 (automatic) or more",
+        )
         _check(self.tier in TIERS, "--tier", self.tier, "one of " + ", ".join(TIERS))
         if self.expert_slots and self.expert_bytes:
             raise _bad(
@@ -118,7 +127,8 @@ class EngineConfig:
     """One engine: which model, how much of it, on what.
 
     Units: context_tokens per sequence, 0 = as trained; num_parallel sequences; step_tokens is the
-    most tokens one step computes.
+    most tokens one step computes. prefix_cache: what was computed is kept and reused.
+    prefill_share: part of the time that prompts get while streams run; 1 = all that is left.
     """
 
     ftw: Path
@@ -126,6 +136,8 @@ class EngineConfig:
     num_parallel: int = 1
     step_tokens: int = 512
     max_waiting: int = 512
+    prefix_cache: bool = True
+    prefill_share: float = PREFILL_SHARE
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
@@ -134,6 +146,7 @@ class EngineConfig:
         _check(1 <= self.num_parallel <= 1024, "--parallel", self.num_parallel, "1 to 1024")
         _check(1 <= self.step_tokens <= 8192, "--step-tokens", self.step_tokens, "1 to 8192")
         _check(self.max_waiting >= 1, "--max-waiting", self.max_waiting, "1 or more")
+        _check(0 < self.prefill_share <= 1, "--prefill-share", self.prefill_share, "in (0, 1]")
         slots = self.memory.expert_slots or self.memory.expert_bytes
         if slots and self.compute.chosen_strategy == "cpu":
             rule = "left out: under the strategy cpu every expert is computed where it lies"
@@ -159,6 +172,8 @@ def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, Serve
         num_parallel=given.parallel,
         step_tokens=given.step_tokens,
         max_waiting=given.max_waiting,
+        prefix_cache=not given.no_prefix_cache,
+        prefill_share=given.prefill_share,
         compute=ComputeConfig(
             device=given.device,
             compute=given.compute,
@@ -174,6 +189,7 @@ def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, Serve
             expert_bytes=given.expert_bytes,
             device_bytes=given.device_bytes,
             tier=given.tier,
+            checkpoint_bytes=given.checkpoint_bytes,
         ),
     )
     server = ServerConfig(
@@ -205,6 +221,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--tier", default="auto", help="host experts in memory or on disk: " + ", ".join(TIERS))
     add("--step-tokens", type=int, default=512, help="most tokens of one step")
     add("--max-waiting", type=int, default=512, help="requests that may wait")
+    add("--no-prefix-cache", action="store_true", help="compute every prompt from its beginning")
+    add("--checkpoint-bytes", type=int, default=0, help="for kept states; 0 = automatic")
+    add(
+        "--prefill-share", type=float, default=PREFILL_SHARE, help="time for prompts beside streams"
+    )
     add("--orphan-s", type=float, default=0.0, help="overrides the wait for a manager")
     return parser
 

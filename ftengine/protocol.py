@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-PROTOCOL_VERSION = (1, 1)
+PROTOCOL_VERSION = (1, 2)
 """(major, minor). A manager refuses an engine of another major version or an older minor one.
-1.1: constraint, notes, /embed."""
+1.1: constraint, notes, /embed. 1.2: salt, anchor_token_ids, cache."""
 
 CONTROL_TOKEN = re.compile(
     r"[<\[]/?(?:[^<>\[\]\s]*[|\uff5c_][^<>\[\]\s]*"
@@ -97,7 +97,8 @@ class GenerateRequest:
 
     Units: anchors are token offsets (block boundaries inside the prompt); max_tokens -1 = until the
     context is full; logprobs = number of alternatives to report, None = none at all, 0 = only the
-    chosen token; deadline_s counts from arrival.
+    chosen token; deadline_s counts from arrival. anchor_token_ids: ids that close a block in the
+    answer. salt: requests of different salts share nothing that was computed.
     """
 
     request_id: str
@@ -110,6 +111,8 @@ class GenerateRequest:
     prompt_logprobs: bool = False
     deadline_s: float | None = None
     constraint: Constraint | None = None
+    anchor_token_ids: tuple[int, ...] = ()
+    salt: str = ""
 
     def __post_init__(self) -> None:
         _check(len(self.token_ids) > 0, "token_ids", "must not be empty")
@@ -262,6 +265,26 @@ class ExpertStats:
 
 
 @dataclass(frozen=True)
+class CacheStats:
+    """Prefix cache of an engine: what it holds now, and counts since the start.
+
+    enabled: prefixes are reused. Units: pages of 16 tokens; checkpoints of recurrent states, used
+    of all; tokens: looked_up in prompts, hit of them reused, recomputed though computed before.
+    """
+
+    enabled: bool
+    pages: int = 0
+    checkpoints_used: int = 0
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0
+    looked_up_tokens: int = 0
+    hit_tokens: int = 0
+    recomputed_tokens: int = 0
+    evicted_pages: int = 0
+    evicted_checkpoints: int = 0
+
+
+@dataclass(frozen=True)
 class MemoryRequest:
     """POST /memory: divide memory anew between steps; exactly one of the two is given.
 
@@ -318,6 +341,7 @@ class EngineInfo:
     started_wall_s: float
     notes: tuple[str, ...] = ()
     experts: ExpertStats | None = None
+    cache: CacheStats | None = None
 
 
 @dataclass(frozen=True)
@@ -501,6 +525,10 @@ def _optional_experts(value: Any) -> ExpertStats | None:
     return None if value is None else _build(ExpertStats, dict(value), "experts")
 
 
+def _optional_cache(value: Any) -> CacheStats | None:
+    return None if value is None else _build(CacheStats, dict(value), "cache")
+
+
 _CONVERTERS: dict[str, Any] = {
     "int": _int,
     "int | None": _optional_int,
@@ -518,6 +546,7 @@ _CONVERTERS: dict[str, Any] = {
     "Sampling": _sampling,
     "Constraint | None": _optional_constraint,
     "ExpertStats | None": _optional_experts,
+    "CacheStats | None": _optional_cache,
     "tuple[TokenLogprob, ...]": _logprobs,
     "tuple[TokenLogprob | None, ...]": _optional_logprobs,
 }

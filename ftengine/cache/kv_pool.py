@@ -36,6 +36,8 @@ class KvPool:
     ) -> None:
         self.num_pages = num_pages
         self.dtype = dtype
+        self._layers = tuple(layers)
+        self._allocate = allocate
         self.keys = [_pages(layer, num_pages, dtype, allocate) for layer in layers]
         self.values = [_pages(layer, num_pages, dtype, allocate) for layer in layers]
 
@@ -43,6 +45,43 @@ class KvPool:
     def total_bytes(self) -> int:
         """Bytes of all pages."""
         return sum(item.numel() * item.element_size() for item in (*self.keys, *self.values))
+
+    @property
+    def bytes_per_page(self) -> int:
+        """Bytes of one page over all layers, keys and values."""
+        return page_bytes(self._layers, self.dtype)
+
+    def like(self, num_pages: int) -> KvPool:
+        """An empty pool of the same layers with other pages."""
+        return KvPool(self._layers, num_pages, self.dtype, self._allocate)
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy one page's keys and values in every layer."""
+        with torch.inference_mode():
+            for tensor in (*self.keys, *self.values):
+                tensor[target] = tensor[source]
+
+    def read_pages(self, pages: Sequence[int]) -> torch.Tensor:
+        """Copy pages out. Shape: uint8 [len(pages), bytes_per_page], on the CPU."""
+        at = torch.tensor(pages, dtype=torch.int64)
+        parts = [
+            tensor[at].reshape(len(pages), -1).view(torch.uint8)
+            for tensor in (*self.keys, *self.values)
+        ]
+        return torch.cat(parts, dim=1) if parts else torch.zeros(len(pages), 0, dtype=torch.uint8)
+
+    def write_pages(self, pages: Sequence[int], data: torch.Tensor) -> None:
+        """Copy pages in that read_pages gave. Shape: data uint8 [len(pages), bytes_per_page]."""
+        if not pages:
+            return
+        at = torch.tensor(pages, dtype=torch.int64)
+        start = 0
+        for tensor in (*self.keys, *self.values):
+            end = start + tensor[0].numel() * tensor.element_size()
+            part = data[:, start:end].contiguous().view(self.dtype)
+            with torch.inference_mode():
+                tensor[at] = part.view(len(pages), *tensor.shape[1:])
+            start = end
 
     def take_pages(self, source: KvPool, moves: Mapping[int, int]) -> None:
         """Copy pages of a pool of the same layers. moves: page there -> page here."""

@@ -1,9 +1,10 @@
 """States of recurrent layers: one slot per running sequence, and copies of slots as checkpoints.
 
 A slot is one row of float32: the parts of every layer side by side. So clearing, copying, saving
-and restoring a sequence's state is one copy of a row. Unlike pages a state cannot be cut back to an
-earlier token: only a checkpoint taken there leads back. Who holds which slot is the scheduler's
-business; which checkpoints are kept is the prefix cache's.
+and restoring a sequence's state is one copy of a row. Slots of checkpoints follow those of running
+sequences. Unlike pages a state cannot be cut back to an earlier token: only a checkpoint taken
+there leads back. Who holds which slot is the scheduler's business; which checkpoints are kept is
+the prefix cache's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StateCheckpoint:
 
 
 class StatePool:
-    """num_slots states of the layers given, all zero at first.
+    """num_slots states of the layers given, all zero at first, and num_checkpoints to copy to.
 
     layers: shapes of the recurrent layers only, in layer order. allocate: as KvPool has it.
     """
@@ -45,12 +46,15 @@ class StatePool:
         layers: Sequence[StateShapes],
         num_slots: int,
         allocate: Callable[[int], torch.Tensor],
+        num_checkpoints: int = 0,
     ) -> None:
         self.num_slots = num_slots
+        self.num_checkpoints = num_checkpoints
         self._places, self._width = _places(layers)
-        size = num_slots * self._width
-        self._rows = allocate(4 * size).view(torch.float32).view(num_slots, self._width)
-        self._rows.zero_()
+        count = num_slots + num_checkpoints
+        rows = allocate(4 * count * self._width).view(torch.float32)
+        self._rows = rows.view(count, self._width)
+        self._rows[:num_slots].zero_()
 
     @property
     def total_bytes(self) -> int:
@@ -66,6 +70,12 @@ class StatePool:
         """One layer's state of one slot, as views to be changed in place."""
         row = self._rows[slot]
         return tuple(row[at:end].view(shape) for at, end, shape in self._places[layer])
+
+    def keep(self, layer: int, slot: int, checkpoint: int) -> None:
+        """Copy one layer's state of a slot to a checkpoint's, in the middle of a step."""
+        parts = zip(self.parts(layer, slot), self.parts(layer, checkpoint), strict=True)
+        for mine, kept in parts:
+            kept.copy_(mine)
 
     def reset(self, slot: int) -> None:
         """The state before the first token."""

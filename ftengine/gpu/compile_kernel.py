@@ -40,7 +40,7 @@ def compile_kernel(kernel: Kernel, build: Build, target: Target) -> CompiledKern
         if (getattr(metadata, name, None) or expected) != expected:
             raise EngineError(
                 f"the GPU kernel {kernel.name} was compiled with {name} = "
-                f"{getattr(metadata, name)}, which the launcher does not serve; it needs {expected}",
+                f"{getattr(metadata, name)}, which no launch cares for; {expected} is needed",
                 code="kernel_build",
             )
     return CompiledKernel(

@@ -154,8 +154,8 @@ def pack_arguments(kernel: Kernel, arguments: Mapping[str, int | float]) -> list
 def _packed(kernel: Kernel, argument: Argument, value: int | float) -> bytes:
     if argument.is_aligned and value % ALIGN:
         raise EngineError(
-            f"the GPU kernel {kernel.name}: {argument.name} = {value:#x} is no multiple of {ALIGN}, "
-            f"which its compiled form relies on",
+            f"the GPU kernel {kernel.name}: {argument.name} = {value:#x} is not a multiple "
+            f"of {ALIGN}, which its compiled form relies on",
             code="kernel_call",
         )
     pattern = "<Q" if argument.is_pointer else _PACK[argument.type]

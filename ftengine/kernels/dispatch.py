@@ -190,9 +190,15 @@ class KernelChoice:
 
 
 def choose_kernels(
-    kind: str, library: Path | None, num_threads: int, cpu_target: str = ""
+    kind: str,
+    library: Path | None,
+    num_threads: int,
+    cpu_target: str = "",
+    exact: bool = True,
 ) -> KernelChoice:
     """Choose the kernels of an engine: "native", or "reference" where asked or where it is missing.
+
+    exact: activations stay float32 in products; else the fastest target may round them.
 
     Raises: EngineError when a target is asked for that this machine or library lacks.
     """
@@ -206,6 +212,8 @@ def choose_kernels(
         log.warning("%s", error.message)
         note = f"native kernels are missing, slow reference kernels compute: {error.message}"
         return _reference(num_threads, (note,))
+    if not exact and not cpu_target:
+        native.set_target(native.info().targets[0])
     info = native.info()
     described = {
         "set": "native",

@@ -88,10 +88,15 @@ def fitting(buffer: torch.Tensor, width: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Span:
-    """One sequence's new tokens. rows: where they stand in the step; slot: of its state."""
+    """New tokens of one sequence. rows: where they stand in the step; slot: of its state.
+
+    keep: the slot that a copy of the state after them goes to, -1 = none. A sequence has several
+    spans, one after the other, where its state is wanted in between.
+    """
 
     rows: slice
     slot: int
+    keep: int = -1
 
 
 @dataclass(frozen=True)
@@ -119,3 +124,8 @@ class StepContext:
         """The state of a recurrent layer, counted among these, for one sequence."""
         assert self.states is not None, "the model's recurrent layers were given no states"
         return self.states.parts(layer, span.slot)
+
+    def keep(self, layer: int, span: Span) -> None:
+        """To be called when a recurrent layer has gone through a span."""
+        if span.keep >= 0 and self.states is not None:
+            self.states.keep(layer, span.slot, span.keep)

@@ -72,6 +72,7 @@ class GatedDelta:
             x = F.silu(self.kernels.causal_conv(mixed[rows], conv_state, self.conv))
             q, k, v = self._heads(x)
             self.kernels.delta_rule(q, k, v, decay[rows], beta[rows], state, found[rows])
+            context.keep(self.state_index, span)
         flat = found.view(-1, heads.value_dim)
         self.norm.apply(flat, flat)
         torch.mul(found.view(count, -1), F.silu(z), out=attended)

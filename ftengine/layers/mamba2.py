@@ -49,6 +49,7 @@ class Mamba2:
         found = torch.empty(normed.shape[0], self.num_heads, self.head_dim)
         for span in context.spans:
             self._scan(mixed, step.float(), decay, found, context, span)
+            context.keep(self.state_index, span)
         torch.mul(found.view(-1, width), F.silu(z), out=attended)
         self.norm.apply(attended, attended)
         self.out.add_to(attended, out)

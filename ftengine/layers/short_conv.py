@@ -37,4 +37,5 @@ class ShortConv:
             (state,) = context.state(self.state_index, span)
             seen = self.kernels.causal_conv(gated[span.rows], state, self.conv, self.conv_bias)
             torch.mul(c[span.rows], seen, out=attended[span.rows])
+            context.keep(self.state_index, span)
         self.out.add_to(attended, out)

@@ -35,6 +35,7 @@ from ftengine.runtime.placement import (
     start_slots,
 )
 from ftengine.runtime.runner import HEAD_ROWS, Runner, RunnerLimits
+from ftengine.scheduler.reuse import ReuseLimits
 from ftengine.scheduler.scheduler import Scheduler, SchedulerLimits
 from ftman import __version__ as VERSION
 from ftman import files
@@ -44,6 +45,12 @@ log = logging.getLogger(__name__)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _RESERVE_BYTES = 256 << 20
 """Left to the rest of the process and of the machine when needs are compared with what is free."""
+CHECKPOINT_BYTES = 1 << 30
+"""Most that kept states of recurrent layers take by default, where LEAST_CHECKPOINTS fit in it."""
+CHECKPOINT_PART = 16
+"""They take one part in so many of the memory at hand, at most."""
+LEAST_CHECKPOINTS = 8
+MOST_CHECKPOINTS = 512
 _LOCK_PART = 4
 """One part of so many of the memory that is left over may be locked; others may need the rest."""
 
@@ -79,7 +86,7 @@ class MemoryPlan:
     """Units: bytes; tokens per sequence; pages of 16 tokens.
 
     mappable_bytes: the part of the weights that could stay on disk; on_disk: it does. state_bytes:
-    states of recurrent layers, for all sequences that run at once.
+    states of recurrent layers, for all sequences that run at once and for `num_checkpoints` more.
     """
 
     context_tokens: int
@@ -90,6 +97,7 @@ class MemoryPlan:
     mappable_bytes: int = 0
     on_disk: bool = False
     state_bytes: int = 0
+    num_checkpoints: int = 0
 
     @property
     def need_bytes(self) -> int:
@@ -105,6 +113,7 @@ def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Ass
         library=config.compute.library,
         num_threads=config.compute.threads or usable_cpus(),
         cpu_target=config.compute.cpu_target,
+        exact=config.compute.compute == "float32",
     )
     torch.set_num_threads(choice.torch_threads)
     with FtwModel.open(config.ftw, check="reading") as model, torch.inference_mode():
@@ -113,7 +122,7 @@ def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Ass
         spec = read_model_config(model)
         check_complete(model, spec)
         have = available_bytes()
-        plan = choose_tier(plan_memory(config, model, spec), config.memory.tier, have)
+        plan = choose_tier(plan_memory(config, model, spec, have), config.memory.tier, have)
         check_memory(plan, have)
         room = lock_room(plan, have)
         weights = TieredWeights(model, config.compute.compute, progress.add, plan.on_disk, room)
@@ -123,7 +132,9 @@ def assemble(config: EngineConfig, progress: Progress, now_wall_s: float) -> Ass
         return assembled
 
 
-def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> MemoryPlan:
+def plan_memory(
+    config: EngineConfig, model: FtwModel, spec: ModelConfig, have_bytes: int | None
+) -> MemoryPlan:
     """Sizes of everything, before anything is read. Raises: CapacityError."""
     context = config.context_tokens or spec.context_tokens
     context = min(context, spec.context_tokens)
@@ -143,6 +154,8 @@ def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> Mem
     inter = max(layer.feed_forward.intermediate_size for layer in spec.layers)
     per_token += (shape.slots or 1) * (2 * inter + shape.hidden)
     rows = max(HEAD_ROWS, config.num_parallel)
+    one_state = slot_bytes(state_shapes(spec))
+    num_checkpoints = plan_checkpoints(config, one_state, have_bytes)
     return MemoryPlan(
         context_tokens=context,
         num_pages=num_pages,
@@ -150,8 +163,26 @@ def plan_memory(config: EngineConfig, model: FtwModel, spec: ModelConfig) -> Mem
         kv_bytes=num_pages * one_page,
         work_bytes=4 * (config.step_tokens * per_token + rows * spec.vocab_size),
         mappable_bytes=mappable_bytes(model),
-        state_bytes=config.num_parallel * slot_bytes(state_shapes(spec)),
+        state_bytes=(config.num_parallel + num_checkpoints) * one_state,
+        num_checkpoints=num_checkpoints,
     )
+
+
+def plan_checkpoints(config: EngineConfig, one_state: int, have_bytes: int | None) -> int:
+    """How many states the prefix cache may keep. Raises: CapacityError where that is none."""
+    if not one_state or not config.prefix_cache:
+        return 0
+    if config.memory.checkpoint_bytes:
+        count = config.memory.checkpoint_bytes // one_state
+        if count < 1:
+            raise CapacityError(
+                f"--checkpoint-bytes {config.memory.checkpoint_bytes} is less than one state "
+                f"({one_state} bytes); give more, or say --no-prefix-cache"
+            )
+        return count
+    room = config.memory.device_bytes or have_bytes
+    budget = CHECKPOINT_BYTES if room is None else min(CHECKPOINT_BYTES, room // CHECKPOINT_PART)
+    return min(max(budget // one_state, LEAST_CHECKPOINTS), MOST_CHECKPOINTS)
 
 
 def choose_tier(plan: MemoryPlan, tier: str, have_bytes: int | None) -> MemoryPlan:
@@ -207,7 +238,9 @@ def _put_together(
     dense_bytes = weights.held_bytes + weights.mapped_bytes - placement.store.host_bytes
     states = None
     if spec.has_state:
-        states = StatePool(state_shapes(spec), config.num_parallel, page_aligned)
+        states = StatePool(
+            state_shapes(spec), config.num_parallel, page_aligned, plan.num_checkpoints
+        )
     taken_bytes = pool.total_bytes + plan.state_bytes + plan.work_bytes + dense_bytes
     slot_notes = start_slots(placement, config, spec, taken_bytes)
     pages = PageAllocator(plan.num_pages)
@@ -215,10 +248,20 @@ def _put_together(
     runner = Runner(decoder, pool, step_limits, states)
     scheduler = Scheduler(
         SchedulerLimits(
-            plan.context_tokens, config.num_parallel, config.step_tokens, config.max_waiting
+            plan.context_tokens,
+            config.num_parallel,
+            config.step_tokens,
+            config.max_waiting,
+            config.prefill_share,
         ),
         pages,
         spec.eos_ids,
+        ReuseLimits(
+            enabled=config.prefix_cache,
+            stateful=spec.has_state,
+            num_checkpoints=plan.num_checkpoints,
+            first_slot=config.num_parallel,
+        ),
     )
     memory = MemoryManager(
         placement=placement,

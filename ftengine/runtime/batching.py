@@ -102,6 +102,12 @@ def _spans(work: Items[Work], states: StatePool) -> tuple[Span, ...]:
         slot = item.sequence.state_slot
         if item.start == 0:
             states.reset(slot)
-        spans.append(Span(slice(at, at + item.num_tokens), slot))
-        at += item.num_tokens
+        end = at + item.num_tokens
+        first = at
+        for position, keep in item.saves:
+            cut = at + position - item.start
+            spans.append(Span(slice(first, cut), slot, keep))
+            first = cut
+        spans.append(Span(slice(first, end), slot))
+        at = end
     return tuple(spans)

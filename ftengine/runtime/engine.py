@@ -100,6 +100,7 @@ class Engine:
             loaded.info,
             kv_bytes=loaded.runner.pool.total_bytes,
             experts=loaded.memory.experts(loaded.info.num_experts),
+            cache=loaded.memory.cache(),
         )
 
     def metrics_text(self) -> str:
@@ -197,6 +198,7 @@ class Engine:
         started = self._clock.monotonic()
         self._follow(started)
         batch = scheduler.next_batch(started)
+        self._loaded.runner.copy(scheduler.take_copies())
         if batch is None:
             self._count()
             return False
@@ -504,6 +506,8 @@ class Engine:
             live = self._live.get(item.sequence.request.request_id)
             if live is not None:  # else its constraint ended it a moment before
                 self._fail_one(live, event)
+        # whatever the step has left in pages and states is not built upon
+        self._loaded.scheduler.reuse.forget()
 
     def _end(self, live: LiveRequest, event: FinishEvent | ErrorEvent) -> None:
         del self._live[live.request.request_id]
@@ -525,6 +529,7 @@ class Engine:
         self.metrics.preemptions = scheduler.num_preemptions
         self.metrics.kv_pages = pages.num_pages
         self.metrics.kv_pages_free = pages.num_free
+        self.metrics.count_cache(scheduler.reuse)
 
 
 def _wants_rows(item: Work) -> bool:

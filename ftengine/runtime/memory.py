@@ -19,7 +19,7 @@ from ftengine.errors import CapacityError, RequestError
 from ftengine.experts.counters import ExpertCounters
 from ftengine.experts.gpu import DeviceStore
 from ftengine.experts.policy.budget import MemoryNeeds, follow_free_memory
-from ftengine.protocol import ExpertStats, MemoryRequest, MemoryState
+from ftengine.protocol import CacheStats, ExpertStats, MemoryRequest, MemoryState
 from ftengine.runtime.placement import Placement, check_slots, following
 from ftengine.runtime.runner import Runner
 from ftengine.scheduler.scheduler import Scheduler
@@ -123,6 +123,23 @@ class MemoryManager:
             **vars(counted),
         )
 
+    def cache(self) -> CacheStats:
+        """The prefix cache for /info."""
+        reuse, states = self.scheduler.reuse, self.runner.states
+        tree, counters = reuse.tree, reuse.counters
+        return CacheStats(
+            enabled=reuse.limits.active,
+            pages=tree.num_pages,
+            checkpoints_used=tree.num_checkpoints,
+            checkpoints=0 if states is None else states.num_checkpoints,
+            checkpoint_bytes=0 if states is None else states.bytes_per_slot,
+            looked_up_tokens=counters.looked_up,
+            hit_tokens=counters.hit,
+            recomputed_tokens=counters.recomputed,
+            evicted_pages=tree.evicted_pages,
+            evicted_checkpoints=tree.evicted_checkpoints,
+        )
+
     def _resize_slots(self, num_slots: int) -> None:
         store = self.placement.store
         if not isinstance(store, DeviceStore):
@@ -147,6 +164,7 @@ class MemoryManager:
         _check_host(new_bytes if more > 0 else 0)
         # made first: when this fails nothing has changed yet
         pool = KvPool(self.kv_layers, max(num_pages, 1), self.kv_dtype, page_aligned)
+        self.runner.copy(self.scheduler.take_copies())  # they speak of the old pages
         places = self.scheduler.resize_pages(num_pages)
         pool.take_pages(old, places)
         self.runner.use_pool(pool)

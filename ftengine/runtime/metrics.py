@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from ftengine.experts.counters import ExpertCounters, LayerCounters
+from ftengine.scheduler.reuse import Reuse
 
 
 @dataclass
@@ -32,6 +33,26 @@ class Metrics:
     waiting: int = 0
     kv_pages: int = 0
     kv_pages_free: int = 0
+    cache_pages: int = 0
+    cache_checkpoints: int = 0
+    cache_looked_up_tokens: int = 0
+    cache_hit_tokens: int = 0
+    cache_recomputed_tokens: int = 0
+    cache_evicted_pages: int = 0
+    cache_evicted_checkpoints: int = 0
+    cache_hit_ratio: float = 0.0
+
+    def count_cache(self, reuse: Reuse) -> None:
+        """Take over what the prefix cache has counted."""
+        tree, counters = reuse.tree, reuse.counters
+        self.cache_pages = tree.num_pages
+        self.cache_checkpoints = tree.num_checkpoints
+        self.cache_looked_up_tokens = counters.looked_up
+        self.cache_hit_tokens = counters.hit
+        self.cache_recomputed_tokens = counters.recomputed
+        self.cache_evicted_pages = tree.evicted_pages
+        self.cache_evicted_checkpoints = tree.evicted_checkpoints
+        self.cache_hit_ratio = counters.hit / counters.looked_up if counters.looked_up else 0.0
 
 
 _HELP = {
@@ -55,6 +76,14 @@ _HELP = {
     "waiting": ("gauge", "Sequences in the queue."),
     "kv_pages": ("gauge", "KV pages in all."),
     "kv_pages_free": ("gauge", "KV pages nobody holds."),
+    "cache_pages": ("gauge", "KV pages that the prefix cache holds."),
+    "cache_checkpoints": ("gauge", "Checkpoints of recurrent states that the prefix cache holds."),
+    "cache_looked_up_tokens": ("counter", "Prompt tokens looked up in the prefix cache."),
+    "cache_hit_tokens": ("counter", "Prompt tokens reused from the prefix cache."),
+    "cache_recomputed_tokens": ("counter", "Tokens computed although they had been before."),
+    "cache_evicted_pages": ("counter", "Pages that the prefix cache gave up for others."),
+    "cache_evicted_checkpoints": ("counter", "Checkpoints that gave way to newer ones."),
+    "cache_hit_ratio": ("gauge", "Part of the prompt tokens looked up that were reused."),
 }
 
 

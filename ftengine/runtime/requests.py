@@ -51,7 +51,7 @@ class LiveRequest:
         return FinishEvent(
             reason=sequence.reason,
             prompt_tokens=sequence.num_prompt,
-            cached_tokens=0,
+            cached_tokens=sequence.num_cached,
             completion_tokens=sequence.num_generated,
             queue_s=first_step - sequence.arrival_s,
             prefill_s=max(first_token - first_step, 0.0),

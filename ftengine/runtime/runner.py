@@ -16,6 +16,7 @@ from ftengine.models.decoder import Decoder
 from ftengine.protocol import GenerateRequest
 from ftengine.runtime.batching import StepInputs
 from ftengine.scheduler.batch import Batch, Work
+from ftengine.scheduler.reuse import Copy
 from ftengine.scheduler.sequence import Sequence
 
 HEAD_ROWS = 64
@@ -105,6 +106,15 @@ class Runner:
         self._pool = pool
         self._inputs.use_pool(pool)
 
+    def copy(self, copies: Iterable[Copy]) -> None:
+        """Move what the scheduler wants moved, in this order, before the next step."""
+        for item in copies:
+            if item.kind == "page":
+                self._pool.copy_page(item.source, item.target)
+            else:
+                assert self._states is not None, "a model without states has none to copy"
+                self._states.copy(item.source, item.target)
+
     def run(self, batch: Batch) -> torch.Tensor:
         """Compute a step. Returns the logits that choose tokens, in the order of batch.work.
 
@@ -139,19 +149,25 @@ class Runner:
         return StepRows(prompts, texts, logits)
 
     def logits(self, token_ids: Iterable[int], chunk_tokens: int = 0) -> torch.Tensor:
-        """Logits of every token of one text, computed alone in pages from page 0 on.
+        """Logits of every token of one text, computed alone, in pages of their own.
 
-        For tests and benchmarks: no sequence may be running. chunk_tokens 0 = the step limit.
+        For tests and benchmarks: no sequence may be running, since state slot 0 is used.
+        chunk_tokens 0 = the step limit.
         Shape: float32 [len(token_ids), vocab_size].
         """
         tokens = list(token_ids)
         chunk = chunk_tokens or self._limits.step_tokens
         sequence = _lone_sequence(tokens)
         parts: list[torch.Tensor] = []
-        for start in range(0, len(tokens), chunk):
-            count = min(chunk, len(tokens) - start)
-            hidden = self._forward((Work(sequence, start, count, samples=False),), None)
-            parts += [self._head(part).clone() for _, part in _blocks(hidden)]
+        pool = self._pool
+        self.use_pool(pool.like(len(sequence.pages)))
+        try:
+            for start in range(0, len(tokens), chunk):
+                count = min(chunk, len(tokens) - start)
+                hidden = self._forward((Work(sequence, start, count, samples=False),), None)
+                parts += [self._head(part).clone() for _, part in _blocks(hidden)]
+        finally:
+            self.use_pool(pool)
         return torch.cat(parts)
 
     def _forward(self, work: tuple[Work, ...], wanted: list[int] | None) -> torch.Tensor:

@@ -11,13 +11,15 @@ from ftengine.scheduler.sequence import Sequence
 class Work:
     """Compute tokens [start, start + num_tokens) of a sequence.
 
-    samples: the last of them is the newest token, so its logits choose the next one.
+    samples: the last of them is the newest token, so its logits choose the next one. saves: states
+    to keep on the way, (position, slot), ascending, every position inside and not at the end.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     samples: bool
+    saves: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,18 @@
 Rules, in order:
 - every running sequence that only lacks its last token decodes, one token a step, so that a long
   prompt delays nobody by more than one chunk;
-- what is left of the step's token budget goes to prompts: first short ones (at most SHORT_TOKENS
-  still to compute) in order of arrival, up to half of the budget while a longer prompt waits, then
-  one chunk of the oldest longer prompt, which therefore always advances;
+- beside them prompts get a share of the time (share.py), and of the step's token budget what is
+  left: first short ones (at most SHORT_TOKENS still to compute) in order of arrival, up to half of
+  the budget while a longer prompt waits, then one chunk of the oldest longer prompt, which
+  therefore always advances;
 - a waiting sequence starts, in order of arrival, when there is a place and, unless it would run
-  alone, when the pool has room for its whole prompt;
-- without a free page, the youngest running sequence younger than the one in need is preempted:
-  its pages go back, it waits at the front of the queue and is computed again later. A sequence
-  that finds nobody younger sits this step out. The oldest always gets through.
+  alone, when the pool has room for its whole prompt; it starts after what is known of it already
+  (reuse.py);
+- a prompt waits while an older one that begins alike is computing their common beginning;
+- without a free page, what is cached and unused longest gives way; then the youngest running
+  sequence younger than the one in need is preempted: its pages go back, it waits at the front of
+  the queue and is computed again later, from where the cache still knows it. A sequence that finds
+  nobody younger sits this step out. The oldest always gets through.
 """
 
 from __future__ import annotations
@@ -21,35 +25,48 @@ from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 
-from ftengine.cache.policy.pages import PageAllocator, pages_for
+from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
 from ftengine.errors import CapacityError, RequestError
 from ftengine.protocol import GenerateRequest, Sampling
 from ftengine.scheduler.batch import Batch, Work
-from ftengine.scheduler.sequence import FINISHED, RUNNING, WAITING, Sequence
+from ftengine.scheduler.reuse import NO_REUSE, Copy, Reuse, ReuseLimits
+from ftengine.scheduler.sequence import (
+    FINISHED,
+    RUNNING,
+    WAITING,
+    Sequence,
+    common_tokens,
+)
+from ftengine.scheduler.share import PrefillShare
 
 SHORT_TOKENS = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class SchedulerLimits:
-    """Units: tokens; max_waiting counts requests in the queue."""
+    """Units: tokens; max_waiting counts requests in the queue. prefill_share: as PrefillShare."""
 
     context_tokens: int
     max_sequences: int
     step_tokens: int = 512
     max_waiting: int = 512
+    prefill_share: float = 1.0
 
     def __post_init__(self) -> None:
-        for item in dataclasses.fields(self):
-            if getattr(self, item.name) < 1:
-                raise ValueError(f"{item.name} must be 1 or more")
+        for name in ("context_tokens", "max_sequences", "step_tokens", "max_waiting"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more")
 
 
 class Scheduler:
     """Owner of all sequences and of the page allocator. One caller, one thread."""
 
     def __init__(
-        self, limits: SchedulerLimits, pages: PageAllocator, eos_ids: Collection[int] = ()
+        self,
+        limits: SchedulerLimits,
+        pages: PageAllocator,
+        eos_ids: Collection[int] = (),
+        reuse: ReuseLimits = NO_REUSE,
     ) -> None:
         if pages.num_pages < pages_for(limits.context_tokens):
             raise CapacityError(
@@ -58,6 +75,9 @@ class Scheduler:
             )
         self._limits = limits
         self._pages = pages
+        self.reuse = Reuse(pages, reuse)
+        self._share = PrefillShare(limits.prefill_share)
+        self._started_s = 0.0
         self._eos_ids = frozenset(eos_ids)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -141,11 +161,16 @@ class Scheduler:
         return (*self._running, *self._waiting)
 
     def finish(self, sequence: Sequence, reason: str) -> None:
-        """End a sequence at any stage and give its pages back. Ending it twice does nothing."""
+        """End a sequence at any stage and give its pages back. Ending it twice does nothing.
+
+        Unless it failed, what it has computed goes to the prefix cache.
+        """
         if sequence.state == FINISHED:
             return
         if sequence.state == RUNNING:
             self._running.remove(sequence)
+            if reason != "error":
+                self.reuse.keep(sequence)
         else:
             self._waiting.remove(sequence)
         self._release(sequence)
@@ -161,8 +186,16 @@ class Scheduler:
             if sequence.deadline_s is not None and sequence.deadline_s <= now_s
         ]
 
+    def take_copies(self) -> list[Copy]:
+        """Copies to be done, in this order, before the next step or before pages are looked at."""
+        return self.reuse.take_copies()
+
     def next_batch(self, now_s: float) -> Batch | None:
-        """Choose the next step and take the pages it needs. None when nothing can run."""
+        """Choose the next step and take the pages it needs. None when nothing can run.
+
+        take_copies comes next, whatever the answer.
+        """
+        self._started_s = now_s
         self._admit()
         work: list[Work] = []
         budget = self._limits.step_tokens
@@ -190,11 +223,15 @@ class Scheduler:
         Returns the sequences that ended with it, with their reason set.
         """
         ended: list[Sequence] = []
+        num_decodes = sum(not item.sequence.is_prefilling for item in batch.work)
+        prompt = batch.num_tokens - num_decodes
+        self._share.took(now_s - self._started_s, num_decodes, prompt)
         for item in batch.work:
             sequence = item.sequence
             if sequence.state != RUNNING:
                 continue
             sequence.num_computed = item.start + item.num_tokens
+            self.reuse.computed(item)
             if item.samples:
                 request_id = sequence.request.request_id
                 self._append(sequence, tokens[request_id], now_s)
@@ -208,9 +245,10 @@ class Scheduler:
         return ended
 
     def resize_pages(self, num_pages: int) -> dict[int, int]:
-        """Change the number of KV pages between steps, preempting the youngest where it shrinks.
+        """Change the number of KV pages between steps.
 
-        Returns old -> new id of every page that running sequences hold.
+        Where it shrinks, what is cached and unused longest goes first, then the youngest sequence.
+        Returns old -> new id of every page that is still held.
         Raises: CapacityError when one context would not fit; nothing is changed then.
         """
         least = pages_for(self._limits.context_tokens)
@@ -220,20 +258,20 @@ class Scheduler:
                 f"{self._limits.context_tokens} tokens, which needs {least}; ask for more KV "
                 f"memory, or load the model with a smaller context"
             )
-        while self._pages.num_pages - self._pages.num_free > num_pages:
-            self._preempt(self._running[-1])
+        while (excess := self._pages.num_pages - self._pages.num_free - num_pages) > 0:
+            if not self.reuse.tree.evict(excess):
+                self._preempt(self._running[-1])
+        held = {node.page for node in self.reuse.tree.nodes()}
+        held |= {page for sequence in self._running for page in sequence.pages}
         moves = self._pages.resize(num_pages)
-        places: dict[int, int] = {}
         for sequence in self._running:
-            places |= {page: moves.get(page, page) for page in sequence.pages}
             sequence.pages = [moves.get(page, page) for page in sequence.pages]
-        return places
+        self.reuse.tree.renumber(moves)
+        return {page: moves.get(page, page) for page in held}
 
     def check_integrity(self) -> None:
         """Assert that pages, states and counts agree; for tests and idle moments."""
-        self._pages.check_integrity()
-        held = [page for item in self._running for page in item.pages]
-        assert len(held) == self._pages.num_pages - self._pages.num_free, "pages leaked"
+        self.reuse.check_integrity(self._running)
         slots = [item.state_slot for item in self._running]
         assert sorted(slots + self._state_slots) == list(range(self._limits.max_sequences))
         for sequence in self._running:
@@ -259,28 +297,72 @@ class Scheduler:
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._limits.max_sequences:
             head = self._waiting[0]
-            if self._running and pages_for(len(head.tokens) + 1) > self._pages.num_free:
+            head.state_slot = self._state_slots[-1]
+            if not self.reuse.begin(head, alone=not self._running):
+                head.state_slot = -1
                 return
+            self._state_slots.pop()
             self._waiting.popleft()
             head.state = RUNNING
-            head.state_slot = self._state_slots.pop()
+            self._follow(head)
             self._running.append(head)
             self._running.sort(key=lambda item: item.order)
 
-    def _prefill(self, budget: int, work: list[Work]) -> None:
-        prompts = [item for item in self._running if item.is_prefilling]
-        long = [item for item in prompts if item.num_pending > SHORT_TOKENS]
-        for_short = budget // 2 if long else budget
-        for sequence in prompts:
-            count = min(sequence.num_pending, for_short)
-            if sequence in long or count == 0 or sequence.state != RUNNING:
+    def _follow(self, sequence: Sequence) -> None:
+        """Find an older prompt under way whose beginning this one can share."""
+        sequence.leader = None
+        best = sequence.num_computed + PAGE_TOKENS - 1
+        for other in self._running:
+            if not other.is_prefilling or not self.reuse.may_share(sequence, other):
                 continue
-            if self._take(sequence, count, work):
+            common = common_tokens(sequence.tokens[:-1], other.tokens)
+            if common > best and other.num_computed < common:
+                best, sequence.leader = common, other
+        if sequence.leader is not None:
+            sequence.shared = best
+            sequence.leader.asked.append(best)
+
+    def _prompts(self) -> tuple[list[Sequence], list[Sequence]]:
+        """Sequences that may compute prompt tokens in this step: short ones, long ones.
+
+        Of the long ones only the first will. Those are left out whose leader advances in this step.
+        """
+        short: list[Sequence] = []
+        long: list[Sequence] = []
+        led: list[Sequence] = []
+        for sequence in self._running:
+            if not sequence.is_prefilling:
+                continue
+            if sequence.leader is not None:
+                if not sequence.is_led:
+                    self._part(sequence)
+                elif sequence.leader in (*short, *long[:1], *led):
+                    led.append(sequence)
+                    continue
+            (long if sequence.num_pending > SHORT_TOKENS else short).append(sequence)
+        return short, long
+
+    def _part(self, sequence: Sequence) -> None:
+        """Stop following, and take what the leader has computed so far."""
+        if sequence.leader is not None:
+            sequence.leader = None
+            self.reuse.restart(sequence)
+
+    def _prefill(self, budget: int, work: list[Work]) -> None:
+        short, long = self._prompts()
+        pending = sum(item.num_pending for item in (*short, *long))
+        budget = self._share.allowed(len(work), pending, budget)
+        for_short = budget // 2 if long else budget
+        for sequence in short:
+            self._part(sequence)
+            count = min(sequence.num_pending, for_short)
+            if count and self._take(sequence, count, work):
                 for_short -= count
                 budget -= count
         for sequence in long:
-            if budget == 0 or sequence.state != RUNNING:
-                continue
+            if not budget:
+                return
+            self._part(sequence)
             if self._take(sequence, min(sequence.num_pending, budget), work):
                 return
 
@@ -293,12 +375,13 @@ class Scheduler:
         if missing > 0 and not self._reserve(sequence, missing):
             return False
         samples = end == len(sequence.tokens) and not sequence.embeds
-        work.append(Work(sequence, sequence.num_computed, count, samples))
+        saves = self.reuse.saves(sequence, end)
+        work.append(Work(sequence, sequence.num_computed, count, samples, saves))
         return True
 
     def _reserve(self, sequence: Sequence, count: int) -> bool:
         while True:
-            pages = self._pages.allocate(count)
+            pages = self.reuse.allocate(count)
             if pages is not None:
                 sequence.pages.extend(pages)
                 return True
@@ -309,6 +392,8 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        sequence.num_lost = sequence.num_computed
+        self.reuse.keep(sequence)
         self._release(sequence)
         sequence.state = WAITING
         sequence.preemptions += 1
@@ -317,9 +402,8 @@ class Scheduler:
         self._waiting.appendleft(sequence)
 
     def _release(self, sequence: Sequence) -> None:
-        self._pages.release(sequence.pages)
-        sequence.pages = []
-        sequence.num_computed = 0
+        self.reuse.release(sequence)
+        sequence.leader = None
         if sequence.state_slot >= 0:
             self._state_slots.append(sequence.state_slot)
             sequence.state_slot = -1

@@ -137,6 +137,16 @@ def _logs(parser: Parser) -> None:
     parser.add_argument("-n", "--lines", type=int, default=50, help="how many lines (50)")
 
 
+def _launch(parser: Parser) -> None:
+    parser.add_argument("agent", metavar="AGENT", help="claude, codex, opencode, pi, qwen or cline")
+    parser.add_argument("args", metavar="-- ARGS", nargs="*", help="for the agent itself")
+    parser.add_argument("--model", metavar="MODEL", default="", help="default: the only one")
+    parser.add_argument(
+        "--config-only", "--config", action="store_true", help="write its settings, do not start it"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
 def _autostart(parser: Parser) -> None:
     parser.add_argument("action", choices=("enable", "disable", "status", "print"))
 
@@ -164,10 +174,11 @@ VERBS: tuple[Verb, ...] = (
     Verb("verify", "Check installed models, and repair them", _verify),
     Verb("registry", "Check the index of known models", _registry),
     Verb("logs", "Show the manager's log", _logs),
+    Verb("launch", "Start a coding agent on a model here", _launch),
     Verb("autostart", "Start the manager at login", _autostart),
     Verb("version", "Show the version", _none),
 )
-LATER = ("push", "import", "doctor", "launch", "bench", "signin", "signout")
+LATER = ("push", "import", "doctor", "bench", "signin", "signout")
 
 
 def verb_named(word: str) -> Verb | None:

@@ -215,7 +215,7 @@ class Generator:
             reason="length" if reason == "length" else "stop",
             usage=usage,
             context=(*ids, *run.ids),
-            notes=(*job.notes, *job.fitted.notes, *reply.notes),
+            notes=(*job.notes, *job.fitted.notes, *reply.notes, *(finish.notes if finish else ())),
             stop_sequence=reply.stopped,
             prompt_tokens=_prompt_tokens(job, finish) if job.echo else (),
         )

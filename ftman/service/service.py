@@ -58,6 +58,7 @@ class Service:
         *,
         launcher: Launcher | None = None,
         index: Index | None = None,
+        calibration: Calibration | None = None,
     ):
         self.config = config
         self.clock = clock
@@ -70,7 +71,7 @@ class Service:
         self._templates = JinjaTemplates()
         self._shelf = TokenizerShelf(self._supervisor.uses, clock)
         # A launcher from outside starts engines that have no rates worth measuring.
-        self._calibration = Calibration(config.paths, config.engine)
+        self._calibration = calibration or Calibration(config.paths, config.engine)
         automatic = self._calibration if launcher is None else None
         self._engines = Engines(config, self.catalog, self._supervisor, automatic)
         self._generator = Generator(self._engines, self._shelf, self._templates, clock)

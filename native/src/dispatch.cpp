@@ -10,6 +10,7 @@ namespace {
 struct Target {
   const KernelTable* table;
   bool (*usable)();
+  bool exact;  // activations stay float32
 };
 
 bool always() { return true; }
@@ -20,23 +21,32 @@ bool has_avx2() {
   return cpu.avx2 && cpu.fma && cpu.f16c;
 }
 #endif
-#if defined(FT_HAVE_AVX512)
+#if defined(FT_HAVE_AVX512) || defined(FT_HAVE_AVX512BF16)
 bool has_avx512() {
   const CpuInfo& cpu = cpu_info();
   return cpu.avx2 && cpu.fma && cpu.f16c && cpu.avx512f && cpu.avx512bw && cpu.avx512vl &&
          cpu.avx512dq;
 }
 #endif
+#if defined(FT_HAVE_AVX512BF16)
+bool has_avx512bf16() {
+  const CpuInfo& cpu = cpu_info();
+  return has_avx512() && cpu.avx512bf16 && cpu.avx512vnni;
+}
+#endif
 
 const Target kTargets[] = {
-// best first
+// fastest first
+#if defined(FT_HAVE_AVX512BF16)
+    {&kAvx512Bf16Table, has_avx512bf16, false},
+#endif
 #if defined(FT_HAVE_AVX512)
-    {&kAvx512Table, has_avx512},
+    {&kAvx512Table, has_avx512, true},
 #endif
 #if defined(FT_HAVE_AVX2)
-    {&kAvx2Table, has_avx2},
+    {&kAvx2Table, has_avx2, true},
 #endif
-    {&kScalarTable, always},
+    {&kScalarTable, always, true},
 };
 
 const KernelTable* chosen = &kScalarTable;
@@ -64,7 +74,7 @@ bool choose_target(const char* name) {
 
 void choose_best_target() {
   for (const Target& target : kTargets) {
-    if (target.usable()) {
+    if (target.exact && target.usable()) {
       chosen = target.table;
       return;
     }

@@ -11,7 +11,7 @@ namespace ft {
 
 const KernelTable& kernels();
 bool choose_target(const char* name);  // false: not usable here
-void choose_best_target();
+void choose_best_target();  // the fastest that keeps activations in float32
 void list_targets(char* out, int64_t bytes);       // usable ones, best first, by commas
 void list_cpu_features(char* out, int64_t bytes);  // by commas
 
@@ -26,16 +26,16 @@ int format_index(uint32_t wire);
 int64_t group_elements(int format);
 // Bytes of 32 rows in panel form.
 int64_t panel_bytes(int format, int64_t cols);
-// Formats whose activations are permuted before a product (KernelTable::pack_row).
-inline bool is_packed(int format) {
-  return format == kQ4_0 || format == kQ4_1 || format == kMxfp4Gguf;
-}
+// Formats whose activations the target wants packed before a product (KernelTable::pack_row).
+inline bool is_packed(int format) { return kernels().pack_row[format] != nullptr; }
 // Formats of row-major tables (ft_embed_rows), and the bytes of their rows.
 inline bool is_table_format(int format) { return format >= 0 && format <= kQ4_1; }
 int64_t row_bytes(int format, int64_t cols);
-// Floats of one activation row: as it is, or permuted with chunk sums; strides avoid cache
+// Floats of one activation row: as it is, or permuted with its extras; strides avoid cache
 // aliasing.
-inline int64_t packed_row_floats(int64_t cols) { return round_up(cols + cols / kChunk, 16) + 16; }
+inline int64_t packed_row_floats(int64_t cols) {
+  return round_up(cols, kChunk) / kChunk * (kChunk + kExtras) / 16 * 16 + 32;
+}
 inline bool aligned64(const void* p) { return (reinterpret_cast<uintptr_t>(p) & 63) == 0; }
 
 // Multiply-adds below which waking the other workers costs more than it saves (about 10 us).

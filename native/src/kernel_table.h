@@ -26,13 +26,15 @@ enum Format : int32_t {
 constexpr int kPanelRows = 32;
 constexpr int kPairRows = 16;
 constexpr int kChunk = 32;       // elements of a row that are summed before the scale is applied
+constexpr int kExtras = 2;      // numbers of a packed row for each chunk
 constexpr int kScaleBlock = 128;  // columns that share a scale in kFp8Block
 constexpr int kPageTokens = 16;  // tokens of a KV page
 constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
 constexpr int kMaxBlockTokens = 64;
 
 // One panel against some tokens. x[t] are rows in the format's own element order (see pack_row);
-// sums is the offset, in floats, of the chunk sums behind them (formats with pack_row only).
+// sums is the offset, in floats, of kExtras numbers for each chunk behind them (formats with
+// pack_row only): the chunk's sum, and the unit of its integers.
 struct PanelRun {
   const uint8_t* panel;
   int64_t cols;
@@ -83,9 +85,10 @@ struct RouteSpec {
 
 struct KernelTable {
   const char* target;
+  int32_t packed_element_bytes;  // of the rows that pack_row writes: 4, or 2 for bfloat16
   void (*panel[kNumFormats])(const PanelRun* run);
-  // Permutes and prescales a row for panel[format], chunk sums behind it; null where x is used as
-  // is.
+  // Permutes and prescales a row for panel[format], kExtras numbers for each chunk behind it; null
+  // where x is used as is.
   void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
   // y[32] (+ bias) to out, `rows` of them.
   void (*store)(const float* y, const float* bias, float* out, int32_t rows, bool accumulate);
@@ -129,6 +132,7 @@ static inline int64_t scale_block_header_bytes(int64_t cols) {
 extern const KernelTable kScalarTable;
 extern const KernelTable kAvx2Table;
 extern const KernelTable kAvx512Table;
+extern const KernelTable kAvx512Bf16Table;
 
 }  // namespace ft
 

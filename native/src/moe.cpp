@@ -99,10 +99,12 @@ void finish_pair_of_panels(MoeJob& job, int64_t chunk, const float* plain, float
     std::memcpy(h + k, plain, 4 * static_cast<size_t>(std::min<int64_t>(kChunk, width - k)));
     return;
   }
-  float packed[kChunk + 1];
+  alignas(64) float packed[kChunk + kExtras];
+  const int64_t element_bytes = job.table->packed_element_bytes;
   job.table->pack_row[job.format_down](plain, kChunk, packed);
-  std::memcpy(h + k, packed, 4 * kChunk);
-  h[job.args->inter + chunk] = packed[kChunk];
+  std::memcpy(reinterpret_cast<uint8_t*>(h) + element_bytes * k, packed,
+              static_cast<size_t>(element_bytes * kChunk));
+  std::memcpy(h + job.args->inter + chunk * kExtras, packed + kChunk, 4 * kExtras);
 }
 
 void gate_up_block(MoeJob& job, const uint8_t* weights, int64_t first, int tokens, int64_t begin,
@@ -123,6 +125,9 @@ void gate_up_block(MoeJob& job, const uint8_t* weights, int64_t first, int token
     for (int t = 0; t < tokens; ++t)
       job.table->glu(y + t * kPanelRows, &job.glu, h + t * kChunk + (p % 2) * kPairRows);
     if (p % 2 == 0 && p + 1 < job.gate_panels) continue;
+    if (p % 2 == 0)  // the last chunk has one panel only
+      for (int t = 0; t < tokens; ++t)
+        std::memset(h + t * kChunk + kPairRows, 0, 4 * (kChunk - kPairRows));
     for (int t = 0; t < tokens; ++t)
       finish_pair_of_panels(job, p / 2, h + t * kChunk, job.h + (first + t) * job.plan.h_stride);
   }

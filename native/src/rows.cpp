@@ -228,7 +228,7 @@ extern "C" ft_status ft_embed_rows(const ft_embed_rows_args* args) {
   job.args = args;
   job.format = format_index(args->format);
   if (!is_table_format(job.format)) return FT_ERR_FORMAT;
-  const int64_t block = is_packed(job.format) || job.format == kQ8_0 ? 32 : 1;
+  const int64_t block = job.format >= kQ8_0 ? 32 : 1;
   if (args->count < 0 || args->cols <= 0 || args->cols % block != 0) return FT_ERR_ARGUMENT;
   if (args->count == 0) return FT_OK;
   if (!args->table || !args->ids || !args->out) return FT_ERR_ARGUMENT;

@@ -40,6 +40,7 @@ FTENGINE = {
     "ftengine.errors": 0,
     "ftengine.config": 0,
     "ftengine.log": 0,
+    "ftengine.gpu": 1,
     "ftengine.quant": 1,
     "ftengine.kernels": 2,
     "ftengine.device": 2,

@@ -27,6 +27,7 @@ TORCH_FREE_ENGINE = (
     "ftengine.errors",
     "ftengine.config",
     "ftengine.log",
+    "ftengine.gpu",
     "ftengine.quant",
     "ftengine.models.spec",
     "ftengine.models.weight_names",

@@ -1,8 +1,8 @@
 """What clients are tried against: two managers as processes, each behind a recorder.
 
 `scripted` answers by the words of scripted.py; `real` runs the real engine with a small real model.
-Used by run.py with the interpreter of `make test`; the clients themselves have interpreters of their
-own and know two addresses only.
+Used by run.py with the interpreter of `make test`; the clients themselves have interpreters of
+their own and know two addresses only.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def standing(home: Path, model: str) -> Iterator[Stand]:
 
 def prepare(url: str, model: str) -> None:
     """Pull the model under a name of ours, and once more with a template that knows tools."""
+    model = Path(model).resolve().as_uri() if Path(model).exists() else model
     with httpx.Client(base_url=url, trust_env=False, timeout=900) as http:
         pulled = http.post("/api/pull", json={"model": model, "stream": False})
         assert pulled.status_code == 200, pulled.text

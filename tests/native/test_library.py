@@ -19,7 +19,8 @@ from ftengine.kernels.native import NativeKernels, PackedWeight
 from ftengine.quant.panel32 import packed_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADER = (ROOT / "native" / "include" / "ft" / "abi.h").read_text()
+HEADERS = sorted((ROOT / "native" / "include" / "ft").glob("*.h"))
+HEADER = "\n".join(path.read_text() for path in HEADERS)
 
 needs_nm = pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
 

@@ -12,6 +12,11 @@ struct ChunkAt {
   int64_t k;              // first element
   const float* const* x;
   int64_t sums;  // see PanelRun
+
+  // The extras of this chunk.
+  inline __attribute__((always_inline)) const float* extras(int t) const {
+    return x[t] + sums + k / kChunk * kExtras;
+  }
 };
 
 template <int T, int R>
@@ -29,6 +34,10 @@ struct Words {
   static constexpr bool kTail = false;   // a row may end inside a chunk
   static constexpr bool kSplit = false;  // the halves of a chunk have scales of their own
   static constexpr bool kWatch = false;  // watch() looks at every word
+  static constexpr bool kDots = false;   // products of pairs, see dots-inl.h
+  static constexpr bool kInts = false;   // those of int16 instead of bfloat16
+  static constexpr float kIntUnit = 1;   // what the integers of the codes count
+  static constexpr bool kSums = false;   // the chunk sums of packed rows are used
   static constexpr int kScaleBytes = 0;  // scales of a joined group, in front of its words
   static constexpr int kJoined = 1;      // chunks of a joined group
   FT_INLINE int64_t header_bytes(int64_t) { return 0; }
@@ -107,14 +116,13 @@ struct Q40Words : Q4Words {
   template <int T, int R>
   FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI*) {
     const uint16_t* scales = (const uint16_t*)at.scales + at.first_row;
-    const int64_t sum = at.sums + at.k / kChunk;
     const VF zero_point = vf_set1(-8.0f);
     FT_UNROLL
     for (int r = 0; r < R; ++r) {
       VF d = vf_load_half(scales + r * kLanes);
       FT_UNROLL
       for (int t = 0; t < T; ++t) {
-        VF centred = vf_fma_at(zero_point, at.x[t] + sum, s[0][t][r]);
+        VF centred = vf_fma_at(zero_point, at.extras(t), s[0][t][r]);
         acc[t][r] = vf_fma(d, centred, acc[t][r]);
       }
     }
@@ -126,7 +134,6 @@ struct Q41Words : Q4Words {
   template <int T, int R>
   FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI*) {
     const uint16_t* scales = (const uint16_t*)at.scales + at.first_row;
-    const int64_t sum = at.sums + at.k / kChunk;
     FT_UNROLL
     for (int r = 0; r < R; ++r) {
       VF d = vf_load_half(scales + r * kLanes);
@@ -134,7 +141,7 @@ struct Q41Words : Q4Words {
       FT_UNROLL
       for (int t = 0; t < T; ++t) {
         acc[t][r] = vf_fma(d, s[0][t][r], acc[t][r]);
-        acc[t][r] = vf_fma_at(m, at.x[t] + sum, acc[t][r]);
+        acc[t][r] = vf_fma_at(m, at.extras(t), acc[t][r]);
       }
     }
   }
@@ -142,7 +149,7 @@ struct Q41Words : Q4Words {
 
 // Panel order of a 4-bit chunk: position 8w + 2b + h is byte b of word w, h = 1 the high nibble,
 // which is element 4w + b + 16h. Position p stands at bit 4 * (p % 4) after the word's shift.
-void pack_row_q4(const float* x, int64_t cols, float* out) {
+[[maybe_unused]] void pack_row_q4(const float* x, int64_t cols, float* out) {
   float* sums = out + cols;
   for (int64_t k = 0; k < cols; k += kChunk) {
     const float* in = x + k;
@@ -156,7 +163,7 @@ void pack_row_q4(const float* x, int64_t cols, float* out) {
     float part[4] = {0, 0, 0, 0};
     for (int i = 0; i < kChunk; i += 4)
       for (int j = 0; j < 4; ++j) part[j] += in[i + j];
-    sums[k / kChunk] = (part[0] + part[2]) + (part[1] + part[3]);
+    sums[k / kChunk * kExtras] = (part[0] + part[2]) + (part[1] + part[3]);
   }
 }
 

@@ -64,6 +64,16 @@ FT_INLINE void sum_chunk(const uint8_t* p, const float* const* x, int64_t k, VF 
                          VI* seen) {
   constexpr int kHalfWords = kChunk / 2 / W::kWordElements;
   clear<T, R>(s[0]);
+#if defined(FT_HAVE_DOTS)
+  if constexpr (W::kDots) {  // one running sum, or one for each half where halves have scales
+    if constexpr (W::kSplit) clear<T, R>(s[1]);
+    FT_UNROLL
+    for (int w = 0; w < 2 * kHalfWords; ++w)
+      add_dots<W, T, R>(p + w * kWordBytes, x, k + w * W::kWordElements,
+                        W::kSplit && w >= kHalfWords ? s[1] : s[0], seen);
+    return;
+  }
+#endif
   clear<T, R>(s[1]);
   if constexpr (W::kWordElements == 8 && T * R <= 4) {
     for (int w = 0; w < kHalfWords; ++w)
@@ -85,6 +95,13 @@ FT_INLINE void sum_tail(const uint8_t* p, const float* const* x, int64_t k, int6
                         VF (*s)[T][R], VI* seen) {
   clear<T, R>(s[0]);
   clear<T, R>(s[1]);
+#if defined(FT_HAVE_DOTS)
+  if constexpr (W::kDots) {
+    for (int64_t middle = k + kChunk / 2; k < cols; k += W::kWordElements, p += kWordBytes)
+      add_dots<W, T, R>(p, x, k, W::kSplit && k >= middle ? s[1] : s[0], seen);
+    return;
+  }
+#endif
   const int64_t middle = k + kChunk / 2;
   for (; k < cols; k += W::kWordElements, p += kWordBytes)
     add_words<W, T, R, 1, 1>(p, x, k, k < middle ? s : s + 1, seen);

@@ -147,13 +147,13 @@ struct Fp8BlockWords : E4m3Words {
 };
 
 // GGUF's order of nibbles, as pack_row_q4 has it; nothing is scaled and the sums are not used.
-void pack_row_mxfp4_gguf(const float* x, int64_t cols, float* out) {
+[[maybe_unused]] void pack_row_mxfp4_gguf(const float* x, int64_t cols, float* out) {
   for (int64_t k = 0; k < cols; k += kChunk) {
     for (int i = 0; i < 16; ++i) {
       out[k + 2 * i] = x[k + i];
       out[k + 2 * i + 1] = x[k + 16 + i];
     }
-    out[cols + k / kChunk] = 0.0f;
+    out[cols + k / kChunk * kExtras] = 0.0f;
   }
 }
 

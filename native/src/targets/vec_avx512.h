@@ -96,6 +96,76 @@ FT_INLINE VF vi_e2m1(VI w) {
   return _mm512_permutexvar_ps(vi_shr<4 * e>(w), values);
 }
 
+#if defined(FT_HAVE_DOTS)
+// *p is a pair of bfloat16, w pairs too: c + w.low * p.low + w.high * p.high in every lane.
+FT_INLINE VF vf_dot_at(VI w, const uint16_t* p, VF c) {
+  asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const float*)p));
+  return c;
+}
+// The same for pairs of int16 and sums of int32.
+FT_INLINE VF vf_dot_ints_at(VI w, const uint16_t* p, VF c) {
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const float*)p));
+  return c;
+}
+FT_INLINE VF vf_mul_at(VF a, const float* p) {
+  VF c;
+  asm("vmulps %2%{1to16%}, %1, %0" : "=v"(c) : "v"(a), "m"(*p));
+  return c;
+}
+template <int n>
+FT_INLINE VI vi_shr16(VI a) {
+  return n == 0 ? a : _mm512_srli_epi16(a, n);
+}
+#define FT_TWICE(...) {__VA_ARGS__, __VA_ARGS__}
+// Twice the E2M1 values, 0 .. 15 and -8 .. 7. A look-up uses 5 bits of an index.
+alignas(64) const int16_t kE2m1Ints[32] =
+    FT_TWICE(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+alignas(64) const int16_t kNumberInts[32] =
+    FT_TWICE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+alignas(64) const int16_t kCentredInts[32] =
+    FT_TWICE(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+FT_INLINE VI vi_lookup_halves(VI index, const int16_t* table) {
+  return _mm512_permutexvar_epi16(index, _mm512_load_si512(table));
+}
+// Two vectors of floats that are bfloat16 already -> pairs.
+FT_INLINE VI vi_join_halves(VF low, VF high) {
+  return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(_mm512_castps_si512(low), 16),
+                                 _mm512_castps_si512(high));
+}
+// E4M3 codes in bytes p and p + 2 of every lane. Subnormals too: the multiplication makes them
+// normal before they meet an instruction that takes subnormals for zero.
+template <int p>
+FT_INLINE VI vi_e4m3_halves(VI v) {
+  const VI halves = _mm512_and_si512(
+      _mm512_srai_epi16(p == 0 ? _mm512_slli_epi16(v, 8) : v, 4), _mm512_set1_epi32(0x87f087f0));
+  const VF unit = vf_set1(1.329227995784916e36f);
+  const VF low = vf_mul(_mm512_castsi512_ps(_mm512_slli_epi32(halves, 16)), unit);
+  const VI top = _mm512_and_si512(halves, _mm512_set1_epi32((int32_t)0xffff0000));
+  return vi_join_halves(low, vf_mul(_mm512_castsi512_ps(top), unit));
+}
+// 32 floats to bfloat16, to nearest even.
+FT_INLINE void vi_store_halves(uint16_t* to, const float* from) {
+  const __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+  _mm512_storeu_si512(to, (__m512i)pairs);
+}
+// 32 floats to int16 in units of the largest / 32767, which is returned: NaN where one is not
+// finite.
+FT_INLINE float vi_store_ints(uint16_t* to, const float* from) {
+  const VF low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+  const float largest = vf_top(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
+  const VF each = _mm512_set1_ps(largest > 1e-30f ? 32767.0f / largest : 0.0f);
+  _mm256_storeu_si256((__m256i*)to, _mm512_cvtsepi32_epi16(vf_round(vf_mul(low, each))));
+  _mm256_storeu_si256((__m256i*)(to + 16), _mm512_cvtsepi32_epi16(vf_round(vf_mul(high, each))));
+  const VF nothing = _mm512_mul_ps(_mm512_add_ps(low, high), _mm512_setzero_ps());
+  return largest / 32767.0f + vf_sum(nothing);
+}
+// The sum of 32 int16.
+FT_INLINE int32_t vi_sum_ints(const uint16_t* p) {
+  const VI sums = _mm512_madd_epi16(_mm512_loadu_si512(p), _mm512_set1_epi16(1));
+  return _mm512_reduce_add_epi32(sums);
+}
+#endif
+
 FT_INLINE VF vf_load_half(const uint16_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 }

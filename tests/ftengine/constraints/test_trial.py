@@ -93,7 +93,6 @@ def test_grammar_that_takes_too_long_is_refused() -> None:
         ("lark", optional_words(30_000)),
         ("json_schema", crossing_patterns(30)),
         ("regex", "a?" * 30_000 + "a" * 30_000),
-        ("json_schema", json.dumps({"enum": [f"{n:020x}" for n in range(40_000)]})),
     ],
 )
 def test_hostile_grammars_are_refused_under_the_real_limits(hostile: tuple[str, str]) -> None:

@@ -1,0 +1,254 @@
+"""What running sequences share with what was computed before; pure.
+
+Stands between the scheduler, which says when a sequence begins, goes on and ends, and the prefix
+tree, which says what is known. Data moves by copies that are queued here and done by the runner, in
+order, before the next step is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+from ftengine.cache.policy.anchors import choose_anchors
+from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
+from ftengine.cache.policy.radix import Match, RadixTree
+from ftengine.scheduler.batch import Work
+from ftengine.scheduler.sequence import Sequence
+
+_PART_OF_SLOTS = 2
+"""One prompt may take one part in so many of the checkpoints; the rest stays with others."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """kind "page": one KV page to another; "state": one slot of the state pool to another."""
+
+    kind: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class ReuseLimits:
+    """enabled: look up and keep prefixes. num_checkpoints: slots from first_slot on.
+
+    num_checkpoints 0 with stateful: nothing can be reused, since no state could be gone back to.
+    """
+
+    enabled: bool = True
+    stateful: bool = False
+    num_checkpoints: int = 0
+    first_slot: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is ever reused."""
+        return self.enabled and (not self.stateful or self.num_checkpoints > 0)
+
+
+NO_REUSE = ReuseLimits(enabled=False)
+
+
+@dataclass
+class ReuseCounters:
+    """Since the start. Units: tokens.
+
+    looked_up: of prompts that could have been reused; hit: those that were. recomputed: computed
+    though they had been computed before and were still known, or lost to a preemption.
+    """
+
+    looked_up: int = 0
+    hit: int = 0
+    recomputed: int = 0
+
+
+class Reuse:
+    """Pages, checkpoints and the tree, as the scheduler uses them."""
+
+    def __init__(self, pages: PageAllocator, limits: ReuseLimits) -> None:
+        self.limits = limits
+        self.counters = ReuseCounters()
+        slots = limits.num_checkpoints if limits.active and limits.stateful else 0
+        self.tree = RadixTree(pages, slots, limits.first_slot)
+        self._pages = pages
+        self._room = max(slots // _PART_OF_SLOTS, 1)
+        self._copies: list[Copy] = []
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had without preempting anybody."""
+        return self._pages.num_free + self.tree.num_evictable
+
+    def take_copies(self) -> list[Copy]:
+        """The copies queued since the last call, to be done in this order."""
+        found, self._copies = self._copies, []
+        return found
+
+    def allocate(self, count: int) -> list[int] | None:
+        """Take pages; what is cached and unused longest gives way. None: all or nothing."""
+        if count > self.num_available:
+            return None
+        self.tree.evict(count - self._pages.num_free)
+        return self._pages.allocate(count)
+
+    def begin(self, sequence: Sequence, *, alone: bool) -> bool:
+        """Give a sequence what is known of it. False, and nothing changed: no room for the rest."""
+        if not self._reuses(sequence):
+            room = pages_for(len(sequence.tokens) + 1) <= self.num_available
+            return alone or room
+        match = self.tree.acquire(sequence.salt, sequence.tokens, len(sequence.tokens) - 1)
+        shared = match.node.depth // PAGE_TOKENS
+        missing = pages_for(len(sequence.tokens) + 1) - shared
+        if not alone and missing > self.num_available:
+            self.tree.release(match.node)
+            return False
+        self._start(sequence, match)
+        self._count(sequence, match)
+        return True
+
+    def may_share(self, sequence: Sequence, leader: Sequence) -> bool:
+        """Whether one may go on from what the other computes."""
+        return self._reuses(sequence) and self._keeps(leader) and sequence.salt == leader.salt
+
+    def restart(self, sequence: Sequence) -> None:
+        """Look again: an older sequence has computed more of the same text since."""
+        before = sequence.num_computed
+        self._give_back(sequence)
+        match = self.tree.acquire(sequence.salt, sequence.tokens, len(sequence.tokens) - 1)
+        self._start(sequence, match)
+        if sequence.preemptions == 0:
+            gained = min(sequence.num_computed, sequence.num_prompt) - before
+            sequence.num_cached += gained
+            self.counters.hit += gained
+
+    def saves(self, sequence: Sequence, end: int) -> tuple[tuple[int, int], ...]:
+        """(position, slot) of states to keep inside the next piece of work, which ends at `end`."""
+        found: list[tuple[int, int]] = []
+        for at in sorted({*sequence.anchors, *sequence.asked}):
+            if sequence.num_computed < at < end:
+                slot = self.tree.take_slot()
+                if slot is not None:
+                    found.append((at, slot))
+                    sequence.saved.append((at, slot))
+        return tuple(found)
+
+    def computed(self, work: Work) -> None:
+        """A step has computed this; the sequence's counts are up to date."""
+        sequence, end = work.sequence, work.start + work.num_tokens
+        if not self._keeps(sequence):
+            return
+        if self.limits.stateful and self._is_anchor(sequence, end):
+            self._save(sequence, end)
+        if work.start < sequence.num_prompt or sequence.saved:
+            self._insert(sequence)
+
+    def keep(self, sequence: Sequence) -> None:
+        """A sequence leaves: all that it has computed stays known."""
+        if not self._keeps(sequence) or not sequence.num_computed:
+            return
+        self._insert(sequence)
+        if self.limits.stateful and sequence.state_slot >= 0:
+            done = sequence.tokens[: sequence.num_computed]
+            assert sequence.lease is not None
+            if not self.tree.has_checkpoint(sequence.lease, done):
+                self._save(sequence, sequence.num_computed)
+                self._insert(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take everything back that a sequence holds here."""
+        self._give_back(sequence)
+        for _, slot in sequence.saved:
+            self.tree.give_slot(slot)
+        sequence.saved = []
+
+    def forget(self) -> None:
+        """Drop all that no running sequence uses."""
+        self.tree.evict(self.tree.num_evictable)
+
+    def check_integrity(self, running: Items[Sequence]) -> None:
+        """Assert that the tree, the pages and the sequences tell the same story."""
+        self.tree.check_integrity()
+        self._pages.check_integrity()
+        held = {page for item in running for page in item.pages}
+        cached = {node.page for node in self.tree.nodes()}
+        used = self._pages.num_pages - self._pages.num_free
+        assert len(held | cached) == used, "pages leaked"
+        for sequence in running:
+            path = sequence.lease.path() if sequence.lease else []
+            pages = [node.page for node in path]
+            assert pages == sequence.pages[: len(pages)], "a sequence left the way it pinned"
+        pinned = {node.page for node in self.tree.nodes() if node.pins}
+        assert held & cached == pinned & held
+        assert pinned <= held
+
+    def _reuses(self, sequence: Sequence) -> bool:
+        return self._keeps(sequence) and not sequence.request.prompt_logprobs
+
+    def _keeps(self, sequence: Sequence) -> bool:
+        return self.limits.active and not sequence.embeds
+
+    def _start(self, sequence: Sequence, match: Match) -> None:
+        path = match.node.path()
+        pages = [node.page for node in path]
+        self._pages.share(pages)
+        if match.num_tokens > match.node.depth:
+            fresh = self.allocate(1)
+            if fresh is None:  # only a pool of one context: the whole of it is this very text
+                self._pages.release(pages)
+                self.tree.release(match.node)
+                match = self.tree.acquire(sequence.salt, sequence.tokens, 0)
+                pages, fresh = [], []
+            else:
+                self._copies.append(Copy("page", match.partial, fresh[0]))
+            pages += fresh
+        sequence.pages = pages
+        sequence.lease = match.node
+        sequence.num_computed = sequence.joined_at = match.num_tokens
+        if match.checkpoint >= 0 and match.num_tokens:
+            self._copies.append(Copy("state", match.checkpoint, sequence.state_slot))
+        if self.limits.stateful:
+            sequence.anchors = choose_anchors(
+                sequence.request.anchors, match.num_tokens, sequence.num_prompt, self._room
+            )
+
+    def _count(self, sequence: Sequence, match: Match) -> None:
+        if sequence.preemptions == 0:
+            sequence.num_cached = sequence.num_computed
+            self.counters.looked_up += sequence.num_prompt
+            self.counters.hit += sequence.num_computed
+            self.counters.recomputed += max(match.num_known - sequence.num_computed, 0)
+        else:
+            self.counters.recomputed += max(sequence.num_lost - sequence.num_computed, 0)
+
+    def _is_anchor(self, sequence: Sequence, end: int) -> bool:
+        if end <= sequence.num_prompt:
+            return end in sequence.anchors or end in sequence.asked
+        return sequence.tokens[end - 1] in sequence.request.anchor_token_ids
+
+    def _save(self, sequence: Sequence, position: int) -> None:
+        slot = self.tree.take_slot()
+        if slot is not None:
+            self._copies.append(Copy("state", sequence.state_slot, slot))
+            sequence.saved.append((position, slot))
+
+    def _insert(self, sequence: Sequence) -> None:
+        done = sequence.tokens[: sequence.num_computed]
+        lease = sequence.lease
+        if lease is None:  # it was not looked up, because all of its prompt had to be computed
+            lease = self.tree.acquire(sequence.salt, (), 0).node
+        lease = sequence.lease = self.tree.extend(lease, done, sequence.pages)
+        for at, slot in sequence.saved:
+            if at <= sequence.num_computed:
+                self.tree.attach(lease, done[:at], slot)
+            else:  # the step that would have written it is not run
+                self.tree.give_slot(slot)
+        sequence.saved = []
+
+    def _give_back(self, sequence: Sequence) -> None:
+        self._pages.release(sequence.pages)
+        sequence.pages = []
+        sequence.num_computed = 0
+        if sequence.lease is not None:
+            self.tree.release(sequence.lease)
+            sequence.lease = None

@@ -1,0 +1,129 @@
+"""Laying our entries into other programs' settings: nothing of theirs is lost, a copy is kept.
+
+Files that are not plain JSON (comments, a typing error) are not touched: the person is told what to
+add. What is written is decided in agents.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from ftman import files
+from ftman.cli.agents import JsonEntry, WholeFile
+from ftman.clock import SYSTEM, Clock
+from ftman.errors import ConflictError
+
+LIMIT_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Change:
+    """One file as it will be. `old` None = it does not exist yet."""
+
+    path: Path
+    old: bytes | None
+    new: bytes
+
+    @property
+    def needed(self) -> bool:
+        """False when the file says all this already."""
+        return self.old != self.new
+
+
+def change_for(wanted: JsonEntry | WholeFile) -> Change:
+    """What a file must become.   Raises: ConflictError when it cannot be read or is not JSON."""
+    path = wanted.path.resolve()  # a link into somebody's collection of settings stays a link
+    old = _content(path)
+    if isinstance(wanted, WholeFile):
+        return Change(path, old, wanted.text.encode())
+    present = _object(path, old, wanted) if old and old.strip() else {}
+    merged = _merged(present, wanted.values, wanted.list_key)
+    if old is not None and merged == present:
+        return Change(path, old, old)
+    return Change(path, old, (json.dumps(merged, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def apply(change: Change, clock: Clock = SYSTEM) -> Path | None:
+    """Write it; returns where the old content was kept.   Raises: ConflictError."""
+    try:
+        kept = _backup(change, clock)
+        files.write_atomic(change.path, change.new)
+    except OSError as error:
+        raise ConflictError(
+            f"{change.path} cannot be written: {error.strerror or error}",
+            hint="Nothing was changed. Check who owns the file and its folder.",
+        ) from None
+    return kept
+
+
+def _backup(change: Change, clock: Clock) -> Path | None:
+    if change.old is None:
+        return None
+    stamp = datetime.fromtimestamp(clock.wall(), timezone.utc).strftime("%Y%m%d-%H%M%S")
+    kept = change.path.with_name(f"{change.path.name}.before-ft-{stamp}")
+    files.write_atomic(kept, change.old)
+    return kept
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return files.read_bytes(path, limit=LIMIT_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConflictError(
+            f"{path} cannot be read: {error.strerror or error}",
+            hint="Check who owns it, then try again.",
+        ) from None
+
+
+def _object(path: Path, old: bytes, wanted: JsonEntry) -> dict[str, Any]:
+    try:
+        value = json.loads(old.decode("utf-8-sig"))
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return value
+    raise ConflictError(
+        f"{path} is not a plain JSON object, so ft does not touch it",
+        hint="Add this to it yourself:\n" + json.dumps(wanted.values, indent=2),
+    )
+
+
+def _merged(present: Mapping[str, Any], wanted: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = dict(present)
+    for name, value in wanted.items():
+        old = found.get(name)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            found[name] = _merged(old, value, key)
+        elif isinstance(value, list) and isinstance(old, list):
+            found[name] = _joined(old, value, key)
+        else:
+            found[name] = value
+    return found
+
+
+def _joined(present: list[Any], wanted: list[Any], key: str) -> list[Any]:
+    """The list with entries of the same key and place replaced, and new ones at its end."""
+    found = list(present)
+    for entry in wanted:
+        if not isinstance(entry, Mapping):
+            found += [] if entry in found else [entry]
+            continue
+        same = [at for at, old in enumerate(found)
+                if isinstance(old, Mapping) and _same(old, entry, key)]  # fmt: skip
+        if same:
+            found[same[0]] = entry
+        else:
+            found.append(entry)
+    return found
+
+
+def _same(old: Mapping[str, Any], entry: Mapping[str, Any], key: str) -> bool:
+    # Somebody else's model of the same id behind another key is another model.
+    return old.get(key) == entry.get(key) and old.get("envKey") == entry.get("envKey")
