@@ -7,7 +7,7 @@ its process died of when it did.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from ftengine.protocol import (
     encode,
 )
 from ftman.errors import BusyError, CannotFitError, EngineDiedError, FtmanError, UsageError
+from ftman.supervisor.stream import Address, post
 
 __all__ = [
     "LINE_LIMIT_BYTES",
@@ -118,6 +119,8 @@ class EngineClient:
         self._name = name
         self._cause = cause
         self._condemn = condemn
+        self._address = Address.parse(address)
+        self._token = token
         kind, _, place = address.partition(":")
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=4)
         self._http = httpx.AsyncClient(
@@ -174,20 +177,24 @@ class EngineClient:
         Raises: FtmanError; EngineDiedError when the engine died or broke the protocol.
         """
         try:
-            async with self._http.stream("POST", "/generate", content=encode(request)) as response:
-                if response.status_code != 200:
-                    body = await self._read_limited(response)
-                    raise self._refused("/generate", response.status_code, body)
-                async with aclosing(self._events(response)) as events:
-                    async for event in events:
+            async with post(
+                self._address, self._token, "/generate", encode(request), CONNECT_TIMEOUT_S
+            ) as reply:
+                if reply.status != 200:
+                    body = await reply.body(ANSWER_LIMIT_BYTES)
+                    raise self._refused("/generate", reply.status, body)
+                async with aclosing(reply.lines()) as lines:
+                    async for line in lines:
+                        event = _parse_event(line)
                         if isinstance(event, ErrorEvent):
                             raise self._reported(event, 500)
                         yield event
                         if isinstance(event, FinishEvent):
                             return
         except ProtocolError as error:
-            raise self._broke_protocol(str(error)) from None
-        except httpx.HTTPError as error:
+            # What is cut off was cut off by a death, if there was one.
+            raise await self._cause() or self._broke_protocol(str(error)) from None
+        except OSError as error:
             raise await self._lost(error) from None
         # The stream ended without its last line: dead, or lying.
         raise await self._cause() or self._broke_protocol("the stream ended without a last event")
@@ -195,22 +202,6 @@ class EngineClient:
     async def aclose(self) -> None:
         """Close every connection; requests under way are aborted."""
         await self._http.aclose()
-
-    async def _events(self, response: httpx.Response) -> AsyncGenerator[Event, None]:
-        rest = bytearray()
-        async for chunk in response.aiter_raw():
-            *lines, tail = chunk.split(b"\n")
-            if lines:
-                lines[0] = bytes(rest) + lines[0]
-                rest.clear()
-            rest += tail
-            for line in lines:
-                if line:
-                    yield _parse_event(line)
-            if len(rest) > LINE_LIMIT_BYTES:
-                raise ProtocolError(f"a line is longer than {LINE_LIMIT_BYTES} bytes")
-        if rest:
-            raise ProtocolError("the last line is cut off")
 
     async def _post(
         self,
@@ -294,7 +285,7 @@ class EngineClient:
         self._condemn(error)
         return error
 
-    async def _lost(self, error: httpx.HTTPError) -> FtmanError:
+    async def _lost(self, error: httpx.HTTPError | OSError) -> FtmanError:
         """Why a connection broke: the death of the process, else a fault of the protocol."""
         cause = await self._cause()
         if cause is not None:

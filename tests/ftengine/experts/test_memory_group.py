@@ -129,6 +129,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(ftw)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
 def test_pool_larger_than_the_memory_group_runs_from_disk(group: MemoryGroup, pool: Path) -> None:

@@ -147,17 +147,9 @@ def test_a_plan_that_refuses_costs_only_headers(station: Station, hub: BadHub) -
     assert hub.bytes_sent("/x/tiny.gguf") <= 100
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("ollama://registry/library/x", "later version"),
-        ("modelscope://a/b", "later version"),
-        ("example.org/library/x", "later version"),
-    ],
-)
-def test_sources_that_come_later_are_refused(station: Station, name: str, says: str) -> None:
-    with pytest.raises(UnsupportedError, match=says):
-        station.pull(name)
+def test_sources_that_come_later_are_refused(station: Station) -> None:
+    with pytest.raises(UnsupportedError, match="later version"):
+        station.pull("modelscope://a/b")
 
 
 @pytest.mark.parametrize("name", ["nosuch", "nosuch:tag", "user/model", "smollm2:9000b"])
