@@ -68,7 +68,8 @@ class Engines:
         return Settings(options.over(NATIVE), context, (note,) if note else ())
 
     def spec(self, model: Model, context_tokens: int, num_thread: int | None) -> EngineSpec:
-        """The engine that serves `model` with this window."""
+        """The engine that serves `model` with this window; one with a larger window serves too."""
+        context_tokens = max(context_tokens, self._running_context(model.ftw_id))
         engine = self._config.engine
         parallel = max(1, engine.num_parallel)
         kv_bytes = model.kv_bytes_per_token * _KV_FACTOR[engine.compute]

@@ -116,11 +116,13 @@ def choose_context(
 ) -> tuple[int, str]:
     """The context window in tokens, and a note if it is smaller than asked for.
 
-    asked: by request or model. running: window of an engine already loaded, 0 = none; it is kept
-    when nobody asks for another, so that clients with and without a wish do not reload in turn.
+    asked: by request or model. running: window of an engine already loaded, 0 = none; who has no
+    wish gets it when it is larger than the default, so that clients with and without a wish do not
+    reload in turn, and never less, so that one client's small window is not everybody's.
     """
     trained = model.details.context_length or SMALL_CONTEXT
-    wanted = asked or configured or running or _affordable(model, num_parallel, memory_bytes)
+    default = configured or max(running, _affordable(model, num_parallel, memory_bytes))
+    wanted = asked or default
     window = max(MIN_CONTEXT, min(wanted, trained))
     if asked and asked > trained:
         return window, f"num_ctx {asked} is above the {trained} tokens this model was trained on"

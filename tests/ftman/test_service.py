@@ -91,7 +91,7 @@ def test_a_parameter_of_a_wrong_type_is_ollamas_500() -> None:
     [
         (None, 0, 0, 8192),
         (None, 2048, 0, 2048),
-        (None, 0, 1024, 1024),
+        (None, 0, 1024, 8192),
         (512, 2048, 1024, 512),
         (99999, 0, 0, 8192),
         (1, 0, 0, 4),
@@ -239,7 +239,9 @@ def test_a_service_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert is_loopback(config.host)
 
 
-def test_a_request_without_a_wish_keeps_the_window_that_is_loaded(tmp_path: Path) -> None:
+def test_an_engine_with_a_larger_window_serves_and_one_small_wish_is_not_everybody_s(
+    tmp_path: Path,
+) -> None:
     config = make_config(tmp_path)
     install(config.paths)
     launcher = FakeLauncher(FakeScript(tokens=ids_of("ok")))
@@ -254,4 +256,5 @@ def test_a_request_without_a_wish_keeps_the_window_that_is_loaded(tmp_path: Path
             await service.close()
 
     asyncio.run(work())
-    assert [spec.context_tokens for spec in launcher.launched] == [256, 128]
+    # 256 as asked; the one without a wish gets the model's 512; both small ones are served by that
+    assert [spec.context_tokens for spec in launcher.launched] == [256, 512]
