@@ -1,7 +1,7 @@
 # Two commands from a fresh clone: `make demo` and `make test`. Both may be repeated.
 # Settings: PYTHON=python3.12  VENV=.venv  ZIG=1 (no C++ compiler)  TORCH_INDEX=URL  PROMPT="..."
-# `make clients`: RECORD=1 (write tests/data/clients anew)  MODEL=smollm2 (or a GGUF file)
-#                 ONLY="litellm ..."  WITH=open-webui (optional: 3 GB, minutes)
+# `make clients` is clients-sdks and clients-agents. RECORD=1 writes tests/data/clients anew;
+# clients-sdks: MODEL=smollm2 (or a GGUF file), WITH=open-webui (3 GB, minutes); each: ONLY="NAME ..."
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,7 +20,7 @@ export CC := $(CURDIR)/$(VENV)/bin/zig-cc
 export CXX := $(CURDIR)/$(VENV)/bin/zig-c++
 endif
 
-.PHONY: demo test test-all check native clients clean help
+.PHONY: demo test test-all check native clients clients-sdks clients-agents clean help
 help:
 	@echo "make demo      install everything and let a small mixture-of-experts model answer"
 	@echo "make test      the whole suite in its short form"
@@ -41,9 +41,15 @@ check: test
 
 native: $(VENV)/.test-deps $(NATIVE)/.built
 
-clients: $(VENV)/.test-deps $(NATIVE)/.built
+clients: clients-sdks clients-agents
+
+clients-sdks: $(VENV)/.test-deps $(NATIVE)/.built
 	@PYTHONPATH="$(CURDIR)" $(PY) -m tests.clients.run --python "$(CLIENTS_VENV)" --model "$(MODEL)" \
 	  $(if $(RECORD),--record) $(if $(ONLY),--only $(ONLY)) $(if $(WITH),--with $(WITH))
+
+clients-agents: $(VENV)/.test-deps
+	@PYTHONPATH="$(CURDIR)" $(PY) -m tests.clients.agents.run $(if $(RECORD),--record) \
+	  $(if $(ONLY),--only $(ONLY))
 
 $(VENV)/.ready:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \

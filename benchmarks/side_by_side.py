@@ -8,68 +8,123 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common import ROOT, WorkerProcess, peer_python
+from ftengine.loader.ftw import FtwModel
+from ftengine.loader.load import read_model_config
 
 CONTEXT = 4096
+NEAR_NS = 110.0
+"""Below this a cache line goes from one CPU to the other inside a chiplet, about 40 against 200."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line."""
+
+    models: tuple[Path, ...]
+    rounds: int
+    threads: int
+    compute: str
 
 
 @dataclass
 class Pair:
-    """Two loaded engines and what to feed them."""
+    """Two loaded engines and what to feed them. peers: llama.cpp, by the name of its setting.
+
+    Units: token_bytes of weights that one token must read.
+    """
 
     ours: WorkerProcess
-    peer: WorkerProcess
-    rounds: int
-    threads: int
+    peers: dict[str, WorkerProcess]
+    asked: Asked
     vocab: int
-    random: random.Random
-    probes: list[float]
+    token_bytes: int
+    probes: list[float] = field(default_factory=list)
+    random: random.Random = field(default_factory=lambda: random.Random(1))
 
     def prompt(self, tokens: int) -> list[int]:
-        """Ids drawn at random, the same for both engines."""
+        """Ids drawn at random."""
         return [self.random.randrange(100, self.vocab) for _ in range(tokens)]
 
-    def probe(self) -> None:
-        """Take one bandwidth sample."""
-        self.probes.append(self.ours.ask(probe=True)["bytes_per_s"] / 1e9)
+    def probe(self) -> tuple[str, float]:
+        """One sample of the placement of the CPUs and of the read bandwidth, in GB/s."""
+        found = self.ours.ask(probe=True)
+        rate = found["bytes_per_s"] / 1e9
+        self.probes.append(rate)
+        return "near" if found["hand_over_ns"] < NEAR_NS else "far", rate
 
     def context(self) -> dict[str, float | int]:
         """What a reader needs to judge the figures."""
         return {
-            "threads": self.threads,
-            "rounds": self.rounds,
+            "threads": self.asked.threads,
+            "rounds": self.asked.rounds,
             "read_gb_per_s": round(statistics.median(self.probes), 1),
         }
 
 
-@contextmanager
-def open_pair(description: str) -> Iterator[Pair]:
-    """Parse the command line, convert the GGUF, start both engines, and end them afterwards."""
+def parse(description: str) -> Asked:
+    """The command line of a comparison."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("gguf", type=Path)
+    parser.add_argument("gguf", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compute", default="bfloat16")
     given = parser.parse_args()
-    peer = WorkerProcess(peer_python(), "worker_llama.py")
-    ours = WorkerProcess(sys.executable, "worker_ours.py")
+    return Asked(tuple(given.gguf), given.rounds, given.threads, given.compute)
+
+
+@contextmanager
+def open_pair(asked: Asked, gguf: Path) -> Iterator[Pair]:
+    """Convert the GGUF, start both engines, and end them afterwards.
+
+    K-quants meet llama.cpp twice, with and without its repacking: neither is faster everywhere.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ftw = Path(folder) / "ftw"
-        command = [sys.executable, "-m", "ftengine.convert", "local", str(given.gguf), str(ftw)]
+        command = [sys.executable, "-m", "ftengine.convert", "local", str(gguf), str(ftw)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        token_bytes, formats = _weights(ftw)
+        both = any(name.endswith("_k") for name in formats)
+        settings = {"peer": True, "peer_plain": False} if both else {"peer": True}
+        peers = {name: WorkerProcess(peer_python(), "worker_llama.py") for name in settings}
+        ours = WorkerProcess(sys.executable, "worker_ours.py")
         try:
-            size = {"threads": given.threads, "context": CONTEXT}
-            ready = peer.ask(load=str(given.gguf.absolute()), **size)
-            print("peer", ready, file=sys.stderr)
-            print("ours", ours.ask(load=str(ftw), compute=given.compute, **size), file=sys.stderr)
-            yield Pair(
-                ours, peer, given.rounds, given.threads, ready["vocab"], random.Random(1), []
-            )
+            size = {"threads": asked.threads, "context": CONTEXT}
+            for name, peer in peers.items():
+                ready = peer.ask(load=str(gguf.absolute()), repack=settings[name], **size)
+                print(name, ready, file=sys.stderr)
+            print("ours", ours.ask(load=str(ftw), compute=asked.compute, **size), file=sys.stderr)
+            yield Pair(ours, peers, asked, ready["vocab"], token_bytes)
         finally:
-            ours.close()
-            peer.close()
+            for worker in (ours, *peers.values()):
+                worker.close()
+
+
+def best_ratio(samples: dict[str, Sequence[float]]) -> float:
+    """Median over rounds of (the faster peer's seconds / ours)."""
+    ours = samples["ours"]
+    peers = [found for name, found in samples.items() if name != "ours"]
+    fastest = min(peers, key=statistics.median)
+    return statistics.median(t / o for t, o in zip(fastest, ours, strict=True))
+
+
+def _weights(ftw: Path) -> tuple[int, set[str]]:
+    """Bytes of weights that a token reads, and the formats of experts."""
+    with FtwModel.open(ftw) as model:
+        spec = read_model_config(model)
+        slots = {f"layers.{i}.experts": 1 for i in range(len(spec.layers))}
+        for index, layer in enumerate(spec.layers):
+            router = getattr(layer.feed_forward, "router", None)
+            if router is not None:
+                slots[f"layers.{index}.experts"] = router.num_experts_per_tok
+        dense = sum(
+            item.bytes for item in model.index.tensors if spec.tied_head or item.name != "embed"
+        )
+        routed = sum(bank.row_bytes * slots.get(bank.name, 1) for bank in model.index.banks)
+        formats = {part.format for bank in model.index.banks for part in bank.parts}
+        return dense + routed, formats | {item.format for item in model.index.tensors}

@@ -1,7 +1,8 @@
 """One llama.cpp engine behind five JSON lines; run by the Python that FT_PEER_PYTHON names.
 
-Requests on stdin: {"load": path, "threads": n, "context": n}, {"decode": n, "prompt": ids},
-{"prefill": ids}, {"exit": true}. Answers on stdout: {"ready": ...} or {"seconds": ...}.
+Requests on stdin: {"load": path, "threads": n, "context": n, "repack": true}, {"decode": n,
+"prompt": ids}, {"forced": ids, "prompt": ids}, {"prefill": ids}, {"turn": ids, "reply": ids},
+{"exit": true}. Answers on stdout: {"ready": ...} or {"seconds": ...}.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy as np
 class Worker:
     """Low-level calls only: no sampling code of the binding stands in the measured time."""
 
-    def __init__(self, path: str, threads: int, context: int):
+    def __init__(self, path: str, threads: int, context: int, repack: bool):
+        if not repack:
+            _load_without_repacking()
         self.model = llama_cpp.Llama(
             path,
             n_ctx=context,
@@ -50,6 +53,19 @@ class Worker:
             self.model.eval([token])
         return time.perf_counter() - started, made
 
+    def turn(self, ids: list[int], reply: list[int]) -> float:
+        """Seconds to the first token of a turn, reusing what the last text began with.
+
+        Afterwards `reply` is evaluated, so that the next turn finds it.
+        """
+        started = time.perf_counter()
+        tokens = self.model.generate(ids, temp=0.0)
+        next(iter(tokens))
+        seconds = time.perf_counter() - started
+        for token in reply:
+            self.model.eval([token])
+        return seconds
+
     def forced(self, prompt: list[int], ids: list[int]) -> float:
         """Seconds of one step per given id."""
         self.prefill(prompt)
@@ -59,13 +75,31 @@ class Worker:
         return time.perf_counter() - started
 
 
+def _load_without_repacking() -> None:
+    """The binding has no argument for it."""
+    low = llama_cpp.llama_cpp
+    defaults = low.llama_model_default_params
+
+    def plain():  # type: ignore[no-untyped-def]
+        parameters = defaults()
+        parameters.use_extra_bufts = False
+        return parameters
+
+    low.llama_model_default_params = plain
+
+
 def main() -> None:
     """Serve requests until the exit line."""
     worker: Worker | None = None
     for line in sys.stdin:
         request = json.loads(line)
         if "load" in request:
-            worker = Worker(request["load"], request["threads"], request["context"])
+            worker = Worker(
+                request["load"],
+                request["threads"],
+                request["context"],
+                request.get("repack", True),
+            )
             reply: dict[str, object] = {
                 "ready": llama_cpp.__version__,
                 "vocab": worker.model.n_vocab(),
@@ -74,6 +108,8 @@ def main() -> None:
             break
         elif "prefill" in request:
             reply = {"seconds": worker.prefill(request["prefill"])}
+        elif "turn" in request:
+            reply = {"seconds": worker.turn(request["turn"], request["reply"])}
         elif "forced" in request:
             reply = {"seconds": worker.forced(request["prompt"], request["forced"])}
         else:

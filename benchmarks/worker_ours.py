@@ -1,6 +1,7 @@
 """Our engine behind the same JSON lines as worker_llama.py. {"load": folder} names an FTW folder.
 
-{"probe": true} answers with the read bandwidth of all threads in bytes per second.
+{"probe": true} answers with the read bandwidth of all threads in bytes per second, and with the
+nanoseconds between the CPUs of two threads.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 from ftengine.cache.policy.pages import pages_for
 from ftengine.config import ComputeConfig, EngineConfig
+from ftengine.device.torch_device import page_aligned
 from ftengine.kernels.native import NativeKernels
 from ftengine.protocol import GenerateRequest
 from ftengine.runtime.engine import Engine
@@ -30,11 +30,14 @@ class Worker:
         config = EngineConfig(
             ftw=Path(path),
             context_tokens=context,
+            prefix_cache=False,  # the same prompt is measured again and again
             compute=ComputeConfig(threads=threads, compute=compute),
         )
         self.engine = Engine(config)
         self.engine.load()
         self.threads = threads
+        self.target = self.engine.info.kernels["target"]
+        self._probed = page_aligned(PROBE_BYTES).fill_(1)
         self._count = 0
 
     def prefill(self, ids: list[int]) -> float:
@@ -76,14 +79,15 @@ class Worker:
             run(Batch((Work(sequence, at, 1, samples=True),)))
         return time.perf_counter() - started
 
-    def probe(self) -> float:
-        """Read bandwidth of all threads, bytes per second."""
-        data = torch.zeros(PROBE_BYTES, dtype=torch.uint8)
-        kernels = NativeKernels.load(num_threads=self.threads)
+    def probe(self) -> dict[str, float]:
+        """Read bandwidth of all threads, and the way from one CPU to the other."""
+        kernels = NativeKernels.load(num_threads=self.threads, cpu_target=self.target)
+        data = self._probed
         kernels.stream_read(data)
         started = time.perf_counter()
         kernels.stream_read(data)
-        return PROBE_BYTES / (time.perf_counter() - started)
+        rate = PROBE_BYTES / (time.perf_counter() - started)
+        return {"bytes_per_s": rate, "hand_over_ns": kernels.hand_over_ns()}
 
     def _run(self, ids: list[int], count: int):  # type: ignore[no-untyped-def]
         self._count += 1
@@ -107,7 +111,7 @@ def main() -> None:
         elif "exit" in request or worker is None:
             break
         elif "probe" in request:
-            reply = {"bytes_per_s": worker.probe()}
+            reply = dict(worker.probe())
         elif "prefill" in request:
             reply = {"seconds": worker.prefill(request["prefill"])}
         elif "forced" in request:

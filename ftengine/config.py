@@ -18,7 +18,7 @@ KERNELS = ("native", "reference")
 DRAIN_S = 20.0
 ORPHAN_S = 5.0
 ORPHAN_ADOPT_S = 30.0
-PREFILL_SHARE = 0.2
+PREFILL_SHARE = 0.18
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,14 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """Sign of life before the first token. Units: prompt tokens computed, prompt tokens in all."""
+    """Sign of life before the first token. Units: prompt tokens done, prompt tokens in all.
+
+    cached: those of the done ones that were reused; told before the first token at the latest.
+    """
 
     prefilled: int
     total: int
+    cached: int = 0
     type: str = "progress"
 
 

@@ -75,13 +75,16 @@ class EngineSettings:
     """How engines are started. Units: context in tokens, 0 = the model's default; seconds.
 
     strategy "" = the device's own; expert_slots 0 = as many as fit; tier: host experts in memory or
-    on disk.
+    on disk. prefix_cache: engines reuse what they have computed. prefill_share: part of the time
+    that prompts get while replies are being written, 0 = the engine's own.
     """
 
     device: str = "auto"
     strategy: str = ""
     expert_slots: int = 0
     tier: str = "auto"
+    prefix_cache: bool = True
+    prefill_share: float = 0.0
     compute: str = "bfloat16"
     threads: int = 0
     cpu_target: str = ""
@@ -238,6 +241,16 @@ def _int(key: str, value: str) -> int:
     return number
 
 
+def _share(key: str, value: str) -> float:
+    try:
+        part = float(value)
+    except ValueError:
+        part = math.nan
+    if not 0 <= part <= 1:
+        raise _bad(key, value, "a part of 1, such as 0.25, or 0 for the engine's own")
+    return part
+
+
 def _bool(key: str, value: str) -> bool:
     lowered = value.strip().lower()
     if lowered in ("1", "t", "true", "yes", "on"):
@@ -305,6 +318,8 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "strategy": _choice("", "resident", "fetch", "cpu", "split", "auto"),
     "expert_slots": _int,
     "tier": _choice("auto", "memory", "disk"),
+    "prefix_cache": _bool,
+    "prefill_share": _share,
     "compute": _choice("bfloat16", "float32"),
     "threads": _int,
     "cpu_target": lambda key, value: value,

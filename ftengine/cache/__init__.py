@@ -1,1 +1,1 @@
-"""What has been computed already: KV pages. Read README.md, then policy/pages.py."""
+"""What has been computed already: pages, states, prefixes. Read README.md, then policy/."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,14 +16,19 @@ Allocate = Callable[[int], torch.Tensor]
 
 @dataclass(frozen=True)
 class KvShape:
-    """One layer's keys and values."""
+    """One set of keys and values. Units: numbers per head; rows of a page of 16 tokens.
+
+    value_dim 0 = no values.
+    """
 
     num_kv_heads: int
     head_dim: int
+    value_dim: int
+    page_rows: int = PAGE_TOKENS
 
 
 class KvPool:
-    """Shape: keys[layer], values[layer] [num_pages, num_kv_heads, 16, head_dim] in `dtype`.
+    """Shape: keys[layer], values[layer] [num_pages, num_kv_heads, page_rows, dim] in `dtype`.
 
     Memory is handed out by the system page by page as it is first written.
     """
@@ -38,8 +44,9 @@ class KvPool:
         self.dtype = dtype
         self._layers = tuple(layers)
         self._allocate = allocate
-        self.keys = [_pages(layer, num_pages, dtype, allocate) for layer in layers]
-        self.values = [_pages(layer, num_pages, dtype, allocate) for layer in layers]
+        keys = [_pages(item, item.head_dim, num_pages, dtype, allocate) for item in layers]
+        values = [_pages(item, item.value_dim, num_pages, dtype, allocate) for item in layers]
+        self.keys, self.values = keys, values
 
     @property
     def total_bytes(self) -> int:
@@ -64,10 +71,7 @@ class KvPool:
     def read_pages(self, pages: Sequence[int]) -> torch.Tensor:
         """Copy pages out. Shape: uint8 [len(pages), bytes_per_page], on the CPU."""
         at = torch.tensor(pages, dtype=torch.int64)
-        parts = [
-            tensor[at].reshape(len(pages), -1).view(torch.uint8)
-            for tensor in (*self.keys, *self.values)
-        ]
+        parts = [tensor[at].flatten(1).view(torch.uint8) for tensor in (*self.keys, *self.values)]
         return torch.cat(parts, dim=1) if parts else torch.zeros(len(pages), 0, dtype=torch.uint8)
 
     def write_pages(self, pages: Sequence[int], data: torch.Tensor) -> None:
@@ -96,11 +100,15 @@ class KvPool:
 
 def page_bytes(layers: Sequence[KvShape], dtype: torch.dtype) -> int:
     """Bytes of one page over all layers, keys and values."""
-    per_token = sum(2 * layer.num_kv_heads * layer.head_dim for layer in layers)
-    return per_token * PAGE_TOKENS * dtype.itemsize
+    rows = ((item, item.head_dim + item.value_dim) for item in layers)
+    return sum(item.num_kv_heads * item.page_rows * dim for item, dim in rows) * dtype.itemsize
 
 
-def _pages(layer: KvShape, num_pages: int, dtype: torch.dtype, allocate: Allocate) -> torch.Tensor:
-    shape = (num_pages, layer.num_kv_heads, PAGE_TOKENS, layer.head_dim)
-    count = num_pages * layer.num_kv_heads * PAGE_TOKENS * layer.head_dim
+def _pages(
+    item: KvShape, dim: int, num_pages: int, dtype: torch.dtype, allocate: Allocate
+) -> torch.Tensor:
+    shape = (num_pages, item.num_kv_heads, item.page_rows, dim)
+    count = math.prod(shape)
+    if not count:
+        return torch.zeros(shape, dtype=dtype)
     return allocate(count * dtype.itemsize).view(dtype).view(shape)

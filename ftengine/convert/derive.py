@@ -33,8 +33,8 @@ def derive_checkpoint(source: Checkpoint, derive: Derive) -> Checkpoint:
     config = source.config
     window = config.get("sliding_window") if config.get("model_type") == "mistral" else None
     model = source.family.read_config(config)
-    layer = model.layers[0]
-    has_bias = layer.attention.qkv_bias or layer.attention.out_bias or config.get("mlp_bias")
+    first = model.attention_specs[0] if model.attention_specs else None
+    has_bias = first is not None and (first.qkv_bias or first.out_bias or config.get("mlp_bias"))
     if source.family.name != "llama" or has_bias:
         raise LoadError(
             f"only a llama model without biases can be upcycled, this is {source.family.name}"

@@ -93,7 +93,12 @@ def describe(facts: Facts) -> dict[str, Any]:
         **_memory(facts, model),
         "kv_bytes_per_token": model.kv_bytes_per_token(_KV_ITEM_BYTES),
         "state_bytes_per_sequence": model.state_bytes_per_sequence,
-        "notes": [*facts.notes, *_reference_notes(facts), *model.reference_notes],
+        "notes": [
+            *facts.notes,
+            *model.notes,
+            *_reference_notes(facts),
+            *model.reference_notes,
+        ],
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Family
+from ftengine.models.families.base import Family, GgufKey
 
 _END_TEXTS = (
     "<|im_end|>",
@@ -78,7 +78,8 @@ def config_of_gguf(
     heads = settings.size("attention.head_count")
     head_dim = settings.optional_size("attention.key_length") or hidden // heads
     rotated = settings.optional_size("rope.dimension_count") or head_dim
-    if rotated != head_dim:
+    named = {key.name for key in family.gguf_keys}
+    if rotated != head_dim and "partial_rotary_factor" not in named:
         raise LoadError(
             f"{settings.where}: rotating {rotated} of {head_dim} dimensions is not built yet"
         )
@@ -103,7 +104,7 @@ def config_of_gguf(
         "eos_token_id": end_ids(settings.values),
     }
     window = settings.optional_size("attention.sliding_window")
-    if window and window < config["max_position_embeddings"]:
+    if "sliding_window" not in named and window and window < config["max_position_embeddings"]:
         raise LoadError(f"{settings.where}: a sliding window of {window} tokens is not built yet")
     return config | _expert_config(settings, family)
 
@@ -133,7 +134,36 @@ def short_single(value: float) -> float:
     return value
 
 
+def _own_config(settings: GgufSettings, family: Family) -> dict[str, Any]:
+    """What the family declares."""
+    found = {}
+    for key in family.gguf_keys:
+        given = settings.values.get(f"{settings.arch}.{key.source}")
+        if not key.source or (given is None and key.default is not None):
+            found[key.name] = key.default
+        elif given is not None:
+            found[key.name] = _read(settings, key)
+    return found
+
+
+def _read(settings: GgufSettings, key: GgufKey) -> Any:
+    if key.kind == "number":
+        return settings.number(key.source)
+    if key.kind == "size":
+        return settings.size(key.source)
+    value = settings.values[f"{settings.arch}.{key.source}"]
+    if type(value) is not (bool if key.kind == "flag" else int):
+        raise LoadError(f"{settings.where}: {settings.arch}.{key.source} is {str(value)[:60]}")
+    return value
+
+
 def _expert_config(settings: GgufSettings, family: Family) -> dict[str, Any]:
+    if family.gguf_keys:
+        own = _own_config(settings, family)
+        if "partial_rotary_factor" in own:
+            dims = settings.size("attention.key_length")
+            own["partial_rotary_factor"] = own["partial_rotary_factor"] / dims
+        return own
     count = settings.optional_size("expert_count")
     if not count:
         return {}

@@ -64,7 +64,9 @@ def plan_layout(source: Checkpoint, derive: Derive | None) -> Layout:
     model = source.family.read_config(config)
     if tied:
         places = [(place, tensor) for place, tensor in places if place.name != "head"]
-    places = [(p, t) for p, t in places if p.layer < len(model.layers)]
+    places = [(p, t) for p, t in places if p.layer < len(model.layers) and not _idle(model, p)]
+    wanted = wanted_tensors(model)
+    places = [(place.settled(wanted), tensor) for place, tensor in places]
     dense = _check_dense(model, places, derive)
     beside = {(place.name, tensor.role): tensor for place, tensor in places if not place.part}
     banks = _plan_banks(model, places)
@@ -72,7 +74,7 @@ def plan_layout(source: Checkpoint, derive: Derive | None) -> Layout:
     placed, shards = assign(regions)
     tensors = tuple(item for item in placed if isinstance(item, FtwTensor))
     permuted = source.kind == "gguf" and source.family.gguf_permuted
-    made = {name for name in wanted_tensors(model) if name not in dense}
+    made = {name for name in wanted if name not in dense}
     generated = tuple(item.name for item in tensors if item.name in made)
     return Layout(
         model,
@@ -83,6 +85,14 @@ def plan_layout(source: Checkpoint, derive: Derive | None) -> Layout:
         generated,
         tied,
     )
+
+
+def _idle(model: ModelConfig, place: Place) -> bool:
+    """Whether this belongs to an expert that only returns its input."""
+    if not place.part or place.layer < 0:
+        return False
+    moe = model.layers[place.layer].experts
+    return moe is not None and moe.router.identities > 0 and moe.router.num_experts <= place.expert
 
 
 def _find_places(source: Checkpoint, derive: Derive | None) -> list[tuple[Place, SourceTensor]]:
@@ -152,7 +162,7 @@ def _check_dense(
     if missing:
         raise LoadError(f"{len(missing)} tensors are missing: {_some(missing)}")
     for name, tensor in dense.items():
-        if tensor.shape != wanted[name].shape:
+        if not _same_shape(tensor.shape, wanted[name].shape):
             raise LoadError(
                 f"{tensor.name} has shape {list(tensor.shape)}, the config says "
                 f"{list(wanted[name].shape)}"
@@ -163,6 +173,13 @@ def _check_dense(
                 code="unsupported_format",
             )
     return dense
+
+
+def _same_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Some checkpoints hold vectors as [1, n] and the like."""
+    if len(wanted) == 1 and len(found) > 1:
+        found = tuple(size for size in found if size != 1) or (1,)
+    return found == wanted
 
 
 def _ordered_regions(
@@ -179,7 +196,7 @@ def _ordered_regions(
             assert derive is not None
             yield FtwTensor(name, 0, 0, 4 * math.prod(wanted.shape), wanted.shape, "f32")
         else:
-            yield from _with_scales(name, tensor, beside)
+            yield from _with_scales(name, replace(tensor, shape=wanted.shape), beside)
         if name.endswith(".router"):
             yield banks[name.removesuffix("router") + "experts"]
 

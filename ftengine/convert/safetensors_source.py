@@ -15,7 +15,7 @@ from ftengine.errors import FormatError, LoadError
 from ftengine.loader import safetensors_header
 from ftengine.models.families import family_of_config
 from ftengine.models.families.base import Family
-from ftengine.models.spec import ModelConfig
+from ftengine.models.spec import LatentSpec, ModelConfig
 
 _COPIED = ("tokenizer.json", "special_tokens_map.json", "generation_config.json")
 _INDEX = "model.safetensors.index.json"
@@ -178,6 +178,14 @@ def settings_of_config(family: Family, config: Mapping[str, Any]) -> dict[str, A
 def _attention_settings(arch: str, model: ModelConfig) -> dict[str, Any]:
     """Those of the first layer that attends, rotates, or has a window."""
     values: dict[str, Any] = {}
+    mixers = [layer.mixer for layer in model.layers]
+    for latent in [mixer for mixer in mixers if isinstance(mixer, LatentSpec)][:1]:
+        values[f"{arch}.attention.head_count"] = latent.num_heads
+        values[f"{arch}.attention.key_length"] = latent.head_dim
+        values[f"{arch}.attention.value_length"] = latent.value_dim
+        values[f"{arch}.attention.kv_lora_rank"] = latent.kv_rank
+        if latent.q_rank:
+            values[f"{arch}.attention.q_lora_rank"] = latent.q_rank
     for spec in model.attention_specs[:1]:
         values[f"{arch}.attention.head_count"] = spec.num_heads
         values[f"{arch}.attention.head_count_kv"] = spec.num_kv_heads

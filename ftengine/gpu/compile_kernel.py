@@ -69,8 +69,14 @@ def compile_in_triton(kernel: Kernel, build: Build, target: Target) -> Any:
     )
     arch: int | str = int(target.arch) if target.backend == "cuda" else target.arch
     # Triton keeps a cache of its own, by its own rules; ours is the one that counts.
-    with tempfile.TemporaryDirectory(prefix="ft-triton-") as folder, triton.knobs.cache.scope():
-        triton.knobs.cache.dir = folder
+    knobs = triton.knobs
+    with (
+        tempfile.TemporaryDirectory(prefix="ft-triton-") as folder,
+        knobs.cache.scope(),
+        knobs.compilation.scope(),
+    ):
+        knobs.cache.dir = folder
+        knobs.compilation.disable_line_info = True  # three quarters of an image
         return triton.compile(
             source,
             target=GPUTarget(target.backend, arch, target.warp_size),

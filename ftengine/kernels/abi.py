@@ -29,6 +29,9 @@ ATTENTION = struct.Struct("=IIQqQQqQQQqqqqqqQQqfI")
 EMBED_ROWS = struct.Struct("=IIQqqQqQq")
 ROUTE = struct.Struct("=IIQqqqqQQQIf")
 
+OP = struct.Struct("=IIQ")
+RUN_OPS = struct.Struct("=IIQq")
+
 _LIBRARY_NAMES = ("libft_native.so", "libft_native.dylib", "ft_native.dll")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _CALLS = (
@@ -40,6 +43,8 @@ _CALLS = (
     "ft_embed_rows",
     "ft_route",
 )
+OP_NAMES = tuple(name.removeprefix("ft_") for name in _CALLS)
+"""Calls that a list of operations may hold; their places are their kinds."""
 
 
 class _Info(ctypes.Structure):
@@ -90,7 +95,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         raise _missing(f"the native library {path} does not load: {error}") from None
     if version != ABI_VERSION:
         raise _missing(f"{path} has ABI version {version}, this package needs {ABI_VERSION}")
-    for name in _CALLS:
+    for name in (*_CALLS, "ft_run_ops"):
         call = getattr(library, name)
         call.argtypes = (ctypes.c_char_p,)
         call.restype = ctypes.c_int32
@@ -98,6 +103,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     library.ft_expert_ffn_scratch.restype = ctypes.c_int64
     library.ft_set_target.argtypes = (ctypes.c_char_p,)
     library.ft_status_text.restype = ctypes.c_char_p
+    library.ft_hand_over.argtypes = (ctypes.c_int32, ctypes.c_void_p)
     library.ft_stream_read.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     return library
 

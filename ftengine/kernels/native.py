@@ -2,13 +2,15 @@
 
 Every method checks dtype and shape, fills one struct and calls; results go to `out` where given.
 Shapes are those of kernels/reference/, the truth these kernels are tested against. Not for two
-threads at once on one object: expert_ffn keeps its scratch tensor.
+threads at once on one object: expert_ffn keeps its scratch tensor. While `tape` is a list, calls
+are noted on it too; ftengine/plan makes them again.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,6 +21,7 @@ from ftengine.kernels.abi import NativeInfo
 from ftengine.kernels.operands import (
     ACTIVATIONS,
     PAGE_TOKENS,
+    PLAIN_ACTIVATIONS,
     SCORES,
     ExpertBank,
     HeadLayout,
@@ -34,6 +37,15 @@ _log = logging.getLogger(__name__)
 _POOL_FORMATS = {torch.float32: 0, torch.bfloat16: 30}
 
 
+@dataclass(frozen=True)
+class TapedCall:
+    """A call as it was made: its function's name and struct, and the scratch it may point at."""
+
+    name: str
+    packed: bytes
+    scratch: torch.Tensor
+
+
 class NativeKernels:
     """The loaded library. All activations are float32; the last dimension is contiguous."""
 
@@ -46,15 +58,11 @@ class NativeKernels:
     def __init__(self, library: ctypes.CDLL, path: Path) -> None:
         self.path = path
         self._library = library
-        self._linear = library.ft_linear
-        self._expert_ffn = library.ft_expert_ffn
+        self._calls = {name: getattr(library, "ft_" + name) for name in abi.OP_NAMES}
+        self._run_ops = library.ft_run_ops
         self._expert_ffn_scratch = library.ft_expert_ffn_scratch
-        self._rms_norm = library.ft_rms_norm
-        self._rope_store = library.ft_rope_store
-        self._attention = library.ft_attention
-        self._embed_rows = library.ft_embed_rows
-        self._route = library.ft_route
         self._scratch = torch.empty(0, dtype=torch.uint8)
+        self.tape: list[TapedCall] | None = None
 
     @classmethod
     def load(
@@ -107,6 +115,30 @@ class NativeKernels:
         abi.check(self._library, int(status), "ft_stream_read")
         return total.value
 
+    def hand_over_ns(self, rounds: int = 20000) -> float:
+        """Nanoseconds from the first worker's CPU to the second's; 0 = could not be measured."""
+        found = ctypes.c_double()
+        status = self._library.ft_hand_over(rounds, ctypes.byref(found))
+        abi.check(self._library, int(status), "ft_hand_over")
+        return found.value
+
+    def run_calls(self, ops: ctypes.Array[ctypes.c_char], count: int) -> None:
+        """Make `count` recorded calls, abi.OP one behind the other. What they point at must live.
+
+        Raises: EngineError("native_call").
+        """
+        packed = abi.RUN_OPS.pack(abi.RUN_OPS.size, 0, ctypes.addressof(ops), count)
+        status = self._run_ops(packed)
+        if status:
+            abi.check(self._library, status, "a recorded step")
+
+    def _call(self, name: str, packed: bytes) -> None:
+        if self.tape is not None:
+            self.tape.append(TapedCall(name, packed, self._scratch))
+        status = self._calls[name](packed)
+        if status:
+            abi.check(self._library, status, name)
+
     def linear(
         self,
         x: torch.Tensor,
@@ -142,9 +174,7 @@ class NativeKernels:
             1 if accumulate else 0,
             0,
         )
-        status = self._linear(packed)
-        if status:
-            abi.check(self._library, status, "linear")
+        self._call("linear", packed)
         return out
 
     def expert_ffn(
@@ -173,7 +203,7 @@ class NativeKernels:
             )
         _check_rows("expert_ffn", x, out)
         _check_routing("expert_ffn", expert_ids, weights)
-        if bank.fmt_bias:
+        if bank.fmt_bias or bank.activation in PLAIN_ACTIVATIONS:
             found = biased_experts.expert_ffn(self.linear, x, expert_ids, weights, bank)
             return out.add_(found) if accumulate else out.copy_(found)
         packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
@@ -183,9 +213,7 @@ class NativeKernels:
         if scratch_bytes > self._scratch.numel():
             self._scratch = torch.empty(scratch_bytes + scratch_bytes // 4, dtype=torch.uint8)
             packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
-        status = self._expert_ffn(packed)
-        if status:
-            abi.check(self._library, status, "expert_ffn")
+        self._call("expert_ffn", packed)
         return out
 
     def _pack_experts(
@@ -264,9 +292,7 @@ class NativeKernels:
             eps,
             0,
         )
-        status = self._rms_norm(packed)
-        if status:
-            abi.check(self._library, status, "rms_norm")
+        self._call("rms_norm", packed)
         return out
 
     def rope_store(
@@ -324,9 +350,7 @@ class NativeKernels:
             _POOL_FORMATS[keys.dtype],
             eps,
         )
-        status = self._rope_store(packed)
-        if status:
-            abi.check(self._library, status, "rope_store")
+        self._call("rope_store", packed)
 
     def attention(
         self,
@@ -384,9 +408,7 @@ class NativeKernels:
             scale,
             0,
         )
-        status = self._attention(packed)
-        if status:
-            abi.check(self._library, status, "attention")
+        self._call("attention", packed)
         return out
 
     def embed_rows(
@@ -423,9 +445,7 @@ class NativeKernels:
             out.data_ptr(),
             out.stride(0),
         )
-        status = self._embed_rows(packed)
-        if status:
-            abi.check(self._library, status, "embed_rows")
+        self._call("embed_rows", packed)
         return out
 
     def route(
@@ -461,9 +481,7 @@ class NativeKernels:
             abi.NORMALIZE if spec.normalize else 0,
             spec.scale,
         )
-        status = self._route(packed)
-        if status:
-            abi.check(self._library, status, "route")
+        self._call("route", packed)
 
 
 def _shape(call: str, what: str) -> EngineError:

@@ -19,6 +19,9 @@ PAGE_TOKENS = 16
 ACTIVATIONS: dict[str, int] = {"silu": 0, "gelu_tanh": 1, "relu2": 2, "swiglu_clamp": 3}
 """Activations of gated experts and their native ids."""
 
+PLAIN_ACTIVATIONS = ("silu_clamp",)
+"""Those that are computed out of plain matrix products, like experts with biases."""
+
 SCORES: dict[str, int] = {"softmax": 0, "sigmoid": 1}
 """What a router makes of its logits, and native ids."""
 
@@ -80,7 +83,8 @@ class PackedWeight:
 class ExpertBank:
     """All experts of one layer. Shape: data uint8 [num_experts, row_bytes], rows as in layout.
 
-    activation names one of ACTIVATIONS; alpha and limit belong to swiglu_clamp. fmt_bias: item
+    activation names one of ACTIVATIONS or PLAIN_ACTIVATIONS; alpha and limit belong to
+    swiglu_clamp, limit to silu_clamp. fmt_bias: item
     format of the bias vectors in each row, "" where experts have none.
     Raises: EngineError("bad_operand") if the data is not what it claims to be.
     """
@@ -107,8 +111,8 @@ class ExpertBank:
         count, row_bytes = self.data.shape
         _check_bytes(self.data, count * row_bytes, "expert bank")
         _check_layout(self, row_bytes)
-        if self.activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
+        if self.activation not in (*ACTIVATIONS, *PLAIN_ACTIVATIONS):
+            known = ", ".join((*ACTIVATIONS, *PLAIN_ACTIVATIONS))
             raise EngineError(
                 f"activation {self.activation!r} is not built; built: {known}", code="bad_operand"
             )
@@ -144,9 +148,9 @@ def _check_layout(bank: ExpertBank, row_bytes: int) -> None:
 
 def _check_bytes(data: torch.Tensor, expected: int, what: str) -> None:
     good = data.dtype == torch.uint8 and data.is_contiguous() and data.numel() == expected
-    if not good or data.device.type != "cpu":
+    if not good or data.device.type not in ("cpu", "cuda"):
         raise EngineError(
-            f"{what}: need {expected} contiguous uint8 on the CPU, got {data.dtype} "
+            f"{what}: need {expected} contiguous uint8 on the CPU or a GPU, got {data.dtype} "
             f"{tuple(data.shape)} on {data.device}",
             code="bad_operand",
         )

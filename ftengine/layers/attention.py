@@ -1,6 +1,6 @@
 """Grouped-query attention over paged keys and values, with what families add to it.
 
-Norms per head, a window, sinks and an output gate are settings, not other classes.
+Norms, a window, chunks, sinks and an output gate are settings, not other classes.
 """
 
 from __future__ import annotations
@@ -9,18 +9,62 @@ from dataclasses import dataclass
 
 import torch
 
+from ftengine.cache.policy.pages import PAGE_TOKENS
 from ftengine.kernels.dispatch import HeadLayout, Kernels
+from ftengine.layers.blocks import BlockChoice
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
+from ftengine.layers.norm import RmsNorm
+from ftengine.layers.paged import attend_chosen
 from ftengine.layers.rotary import RopeTables
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """What normalises q and k. Shape: q, k and late float32 [head_dim].
+
+    q and k: of every head before the rotation. whole: of all heads of q at once, and of k. late:
+    the product of both weights where they come after the rotation: the length of a head does not
+    change by turning it, so q and k are normalised before and q takes both weights after.
+    """
+
+    q: torch.Tensor | None = None
+    k: torch.Tensor | None = None
+    whole: tuple[RmsNorm, ...] = ()
+    late: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Values:
+    """What becomes of values before they are kept.
+
+    dim: numbers of a head where they are fewer than a key has, 0 = as many; scale multiplies them;
+    norm: of every head.
+    """
+
+    dim: int = 0
+    scale: float = 1.0
+    norm: RmsNorm | None = None
+
+
+PLAIN_VALUES = Values()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Which keys queries may see, as the kernel takes it. Shape: as StepContext has them."""
+
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+    page_table: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Attention:
     """One layer's attention. kv_index: which keys and values of the pool are its own.
 
-    Shape: q_norm, k_norm float32 [head_dim]; sinks float32 [num_heads]. qkv gives q, k, v and,
-    where it has more rows, a gate for every element of the output.
+    Shape: sinks float32 [num_heads]; temper float32 [positions], a factor of the queries. qkv gives
+    q, k, v and, where it has more rows, a gate for every element of the output.
     """
 
     kv_index: int
@@ -31,11 +75,15 @@ class Attention:
     scale: float
     window: int
     eps: float
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
+    norms: HeadNorms
     sinks: torch.Tensor | None
     interleaved: bool
     kernels: Kernels
+    chunk: int = 0
+    clip: float = 0.0
+    temper: torch.Tensor | None = None
+    values: Values = PLAIN_VALUES
+    blocks: BlockChoice | None = None
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
         """Attend and add the result to `out`. Shape: normed, out [n, hidden]."""
@@ -43,8 +91,9 @@ class Attention:
         keys = context.pool.keys[self.kv_index]
         values = context.pool.values[self.kv_index]
         wide = self.qkv.apply(normed, fitting(buffers.qkv, self.qkv.rows))
-        qkv = fitting(wide, self.heads.qkv_cols)
+        qkv = self._with_values(wide)
         attended = fitting(buffers.attended, self.heads.heads * self.heads.head_dim)
+        self._before_rotation(qkv)
         self.kernels.rope_store(
             qkv,
             self.heads,
@@ -54,24 +103,108 @@ class Attention:
             context.slots,
             keys,
             values,
-            q_norm=self.q_norm,
-            k_norm=self.k_norm,
+            q_norm=self.norms.q,
+            k_norm=self.norms.k,
             eps=self.eps,
             interleaved=self.interleaved,
         )
+        self._after_rotation(qkv, context.positions)
+        reach = _reach(context, self.chunk)
         self.kernels.attention(
             qkv,
             self.heads,
             keys,
             values,
-            context.query_start,
-            context.context_len,
-            context.page_table,
+            reach.query_start,
+            reach.context_len,
+            reach.page_table,
             self.scale,
             window=self.window,
             sinks=self.sinks,
             out=attended,
         )
-        if wide is not qkv:
+        if self.blocks is not None:
+            self._attend_blocks(self.blocks, wide, attended, context)
+        elif wide.shape[1] > self.heads.qkv_cols:
             attended.mul_(wide[:, self.heads.qkv_cols :].sigmoid_())
+        if self.values.dim:
+            apart = attended.reshape(-1, self.heads.heads, self.heads.head_dim)
+            attended = apart[:, :, : self.values.dim].flatten(1)
         self.out.add_to(attended, out)
+
+    def _attend_blocks(
+        self, blocks: BlockChoice, wide: torch.Tensor, attended: torch.Tensor, context: StepContext
+    ) -> None:
+        """Again for the tokens that do not see everything."""
+        found = blocks.choose(wide[:, self.heads.qkv_cols :], context)
+        if found is None:
+            return
+        rows, slots = found
+        width = self.heads.heads * self.heads.head_dim
+        q = wide[rows, :width].view(-1, self.heads.heads, self.heads.head_dim)
+        keys, values = context.pool.keys[self.kv_index], context.pool.values[self.kv_index]
+        attended[rows] = attend_chosen(q, keys, values, slots, self.scale).flatten(1)
+
+    def _with_values(self, wide: torch.Tensor) -> torch.Tensor:
+        """q, k and v side by side, v as it is kept: as long as keys, with zeros where it ends."""
+        heads, dim = self.heads, self.values.dim
+        kept = (heads.heads + heads.kv_heads) * heads.head_dim
+        qkv = fitting(wide, heads.qkv_cols)
+        if dim:
+            qkv = torch.zeros(wide.shape[0], heads.qkv_cols)
+            qkv[:, :kept] = wide[:, :kept]
+            values = wide[:, kept : kept + heads.kv_heads * dim]
+            rows = qkv.view(wide.shape[0], -1, heads.head_dim)
+            rows[:, -heads.kv_heads :, :dim] = values.reshape(wide.shape[0], -1, dim)
+        if self.values.norm is not None:
+            rows = qkv[:, kept:].reshape(-1, heads.head_dim)
+            found = self.values.norm.apply(rows, torch.empty_like(rows))
+            qkv[:, kept:] = found.view(qkv.shape[0], -1)
+        if self.values.scale != 1.0:
+            qkv[:, kept:].mul_(self.values.scale)
+        return qkv
+
+    def _before_rotation(self, qkv: torch.Tensor) -> None:
+        """Norms over all heads, then the bound of q, k and v."""
+        at = 0
+        for norm in self.norms.whole:
+            part = qkv[:, at : at + norm.weight.shape[0]]
+            found = part.contiguous()
+            part.copy_(norm.apply(found, torch.empty_like(found)))
+            at += norm.weight.shape[0]
+        if self.clip:
+            qkv.clamp_(-self.clip, self.clip)
+
+    def _after_rotation(self, qkv: torch.Tensor, positions: torch.Tensor) -> None:
+        """What queries are multiplied by."""
+        if self.norms.late is None and self.temper is None:
+            return
+        shape = (qkv.shape[0], self.heads.heads, self.heads.head_dim)
+        queries = qkv.as_strided(shape, (qkv.stride(0), shape[2], 1))
+        if self.norms.late is not None:
+            queries.mul_(self.norms.late)
+        if self.temper is not None:
+            queries.mul_(self.temper[positions.long(), None, None])
+
+
+def _reach(context: StepContext, chunk: int) -> Reach:
+    """All of a sequence's past; or, in chunks, each chunk as a sequence of its own."""
+    if not chunk or int(context.context_len.max()) <= chunk:
+        return Reach(context.query_start, context.context_len, context.page_table)
+    starts, lengths, pages = [0], [], []
+    bounds = context.query_start.tolist()
+    for row, end in enumerate(context.context_len.tolist()):
+        at = end - (bounds[row + 1] - bounds[row])
+        while at < end:
+            first = at // chunk * chunk
+            stop = min(end, first + chunk)
+            starts.append(starts[-1] + stop - at)
+            lengths.append(stop - first)
+            kept = context.page_table[row, first // PAGE_TOKENS :]
+            pages.append(torch.nn.functional.pad(kept, (0, first // PAGE_TOKENS)))
+            at = stop
+    return Reach(
+        torch.tensor(starts, dtype=torch.int32),
+        torch.tensor(lengths, dtype=torch.int32),
+        torch.stack(pages),
+    )

@@ -20,7 +20,7 @@ class BufferShape:
 
     qkv: what a mixer's first projection gives; attention: what its last one is given. branch: a
     block's output where it does not go straight to the stream, 0 if it always does. scratch: what
-    recurrent mixers take beside these, for the memory plan.
+    recurrent mixers take beside these, for the memory plan. streams: residual streams side by side.
     """
 
     hidden: int
@@ -30,6 +30,7 @@ class BufferShape:
     slots: int
     branch: int = 0
     scratch: int = 0
+    streams: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Workspace:
     def __init__(self, shape: BufferShape, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self._all = StepBuffers(
-            stream=torch.zeros(max_tokens, shape.hidden),
+            stream=torch.zeros(max_tokens, shape.streams * shape.hidden),
             normed=torch.zeros(max_tokens, shape.hidden),
             qkv=torch.zeros(max_tokens, shape.qkv),
             attended=torch.zeros(max_tokens, shape.attention),
@@ -105,8 +106,9 @@ class StepContext:
 
     Shape: positions int32 [n]; slots int64 [n] (page * 16 + place); query_start int32 [s + 1];
     context_len int32 [s], new tokens included; page_table int32 [s, max_pages].
-    wanted: rows whose logits are asked for, int64 [r]; None = every row. spans and states: for
-    layers that keep a state; the slot of a sequence at its first token has been cleared.
+    token_ids: int64 [n]. wanted: rows whose logits are asked for, int64 [r]; None = every row.
+    spans and states: for layers that keep a state; the slot of a sequence at its first token has
+    been cleared.
     """
 
     positions: torch.Tensor
@@ -119,6 +121,13 @@ class StepContext:
     buffers: StepBuffers
     states: StatePool | None = None
     spans: tuple[Span, ...] = ()
+    token_ids: torch.Tensor | None = None
+
+    def of_rows(self, values: torch.Tensor, count: int) -> torch.Tensor:
+        """`values` of every token of the step, cut to the wanted rows where `count` is theirs."""
+        if self.wanted is None or values.shape[0] == count:
+            return values
+        return values[self.wanted]
 
     def state(self, layer: int, span: Span) -> tuple[torch.Tensor, ...]:
         """The state of a recurrent layer, counted among these, for one sequence."""

@@ -14,21 +14,66 @@ from ftengine.layers.router import Router
 
 @dataclass(frozen=True)
 class Moe:
-    """Every token takes its experts' weighted sum, and the shared MLP where there is one."""
+    """Every token takes its experts' weighted sum, and the shared MLP where there is one.
+
+    weigh_input: the weight of the one expert multiplies what it is given, not what it gives.
+    Experts numbered from first_identity on return their input, 0 = there are none.
+    """
 
     router: Router
     experts: Experts
     shared: Mlp | None = None
+    first_identity: int = 0
+    weigh_input: bool = False
 
-    def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
+    def add_to(
+        self,
+        normed: torch.Tensor,
+        out: torch.Tensor,
+        context: StepContext,
+        seen: torch.Tensor | None = None,
+    ) -> None:
         """Shape: normed and out [n, hidden]; the result is added to out.
 
-        Only the first n rows of the router buffers are used.
+        seen: what the router scores where that is not normed. Only the first n rows of the router
+        buffers are used.
         """
         buffers, count = context.buffers, normed.shape[0]
         ids = buffers.expert_ids[:count, : self.router.num_experts_per_tok]
         weights = buffers.expert_weights[:count, : self.router.num_experts_per_tok]
         logits = buffers.router_logits[:count, : self.router.num_experts]
-        self.router.choose(normed, logits, ids, weights)
+        tokens = None
+        if self.router.table is not None and context.token_ids is not None:
+            tokens = context.of_rows(context.token_ids, count)
+        self.router.choose(normed if seen is None else seen, logits, ids, weights, tokens)
+        if self.first_identity:
+            self._add_identities(normed, ids, weights, out)
         shared = None if self.shared is None else self.shared.compute
+        if self.weigh_input:
+            self._add_weighed(normed, ids, weights, out)
+            return
         self.experts.add_to(normed, ids, weights, out, shared)
+
+    def _add_weighed(
+        self, normed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """One expert per token, its weight on the input."""
+        assert ids.shape[1] == 1, "weights on the input are for one expert per token"
+
+        def shared(_: torch.Tensor) -> torch.Tensor:
+            assert self.shared is not None
+            return self.shared.compute(normed)
+
+        beside = None if self.shared is None else shared
+        self.experts.add_to(normed * weights, ids, torch.ones_like(weights), out, beside)
+
+    def _add_identities(
+        self, normed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """Add the inputs that experts without weights return; others take their place, with 0."""
+        passing = ids >= self.first_identity
+        share = weights.double().masked_fill(~passing, 0.0).sum(dim=1, keepdim=True).float()
+        out.add_(normed * share)
+        other = ids.masked_fill(passing, 0).amax(dim=1, keepdim=True)
+        ids.copy_(torch.where(passing, other, ids))
+        weights.masked_fill_(passing, 0.0)

@@ -32,6 +32,8 @@ PLAIN_FORMATS = (
     "q5_k",
     "q6_k",
     "mxfp4_gguf",
+    "i32",
+    "i64",
 )
 """Formats whose rows hold all that is needed to read them."""
 _COUNT_LIMIT = 1 << 20

@@ -144,6 +144,12 @@ class FtwWeights:
         values = format_named(entry.format).dequantize(raw)
         return torch.from_numpy(values.reshape(-1).copy())
 
+    def matrix(self, name: str) -> torch.Tensor:
+        """A matrix as numbers. Shape: float32 [rows, cols]. Raises: LoadError."""
+        rows = self._whole(name)
+        values = format_named(rows.fmt).dequantize(rows.data)
+        return torch.from_numpy(values.reshape(-1, rows.cols).copy())
+
     def table(self, name: str) -> tuple[torch.Tensor, str]:
         """Rows as stored, and their format. Shape: uint8 [rows, row_bytes]. Raises: LoadError."""
         entry = self._tensor(name)

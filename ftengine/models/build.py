@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.cache.kv_pool import KvShape
+from ftengine.cache.policy.pages import PAGE_TOKENS
 from ftengine.cache.state_pool import StateShapes
 from ftengine.errors import LoadError
 from ftengine.experts.cpu import CpuExperts
@@ -16,21 +17,43 @@ from ftengine.layers.context import BufferShape
 from ftengine.layers.embedding import Embedding
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Moe
-from ftengine.layers.router import Router
-from ftengine.models.decoder import Block, Decoder, DecoderLayer, Residual
+from ftengine.layers.norm import NO_NORM, Norm
+from ftengine.layers.router import Router, RouterGroups
+from ftengine.models.compressed import compressed_width
+from ftengine.models.decoder import (
+    Block,
+    Carried,
+    Decoder,
+    DecoderLayer,
+    Embed,
+    NoStep,
+    Parallel,
+    Residual,
+    Step,
+)
 from ftengine.models.materials import Materials, Weights
-from ftengine.models.mixers import MixerBuilder
+from ftengine.models.mixers import MixerBuilder, latent_width
+from ftengine.models.scan_specs import KdaSpec, LightningSpec, Mamba1Spec
 from ftengine.models.spec import (
     AttentionSpec,
+    CompressedSpec,
     DeltaSpec,
+    FeedForwardSpec,
+    LatentSpec,
+    LateSpec,
     LayerSpec,
     Mamba2Spec,
     MixerSpec,
     MlpSpec,
     ModelConfig,
     MoeSpec,
+    NoBlock,
     RouterSpec,
+    StreamsSpec,
+    TwinSpec,
 )
+from ftengine.models.streams import HyperStep, MixWeights, StreamsEmbedding, StreamsNorm
+from ftengine.models.twins import Late, LeftOver, Scaled, TakingLate, Twins
 from ftengine.models.weight_names import RowPick
 
 
@@ -61,6 +84,7 @@ class Builder:
         self._from = Materials(config, weights, kernels)
         self._mixers = MixerBuilder(config, self._from, limits.context_tokens)
         self._store = store
+        self._left = LeftOver()
         self._ids = torch.zeros(limits.step_tokens, 1, dtype=torch.int32)
         self._ones = torch.ones(limits.step_tokens, 1)
 
@@ -69,57 +93,111 @@ class Builder:
         config = self._config
         table, fmt = self._weights.table("embed")
         layers = tuple(self._layer(index, spec) for index, spec in enumerate(config.layers))
+        embedding: Embed = Embedding(
+            table, fmt, config.hidden_size, config.embedding_scale, self._from.kernels
+        )
+        norm: Norm = self._from.norm("norm")
+        if config.streams is not None:
+            embedding = StreamsEmbedding(embedding, config.hidden_size, config.streams.count)
+            norm = StreamsNorm(norm, self._mix("hc_head", config.streams))
         return Decoder(
-            embedding=Embedding(
-                table, fmt, config.hidden_size, config.embedding_scale, self._from.kernels
-            ),
+            embedding=embedding,
             layers=layers,
-            norm=self._from.norm("norm"),
+            norm=norm,
             head=self._from.linear("embed" if config.tied_head else "head"),
             buffer_shape=buffer_shape(config),
             logit_scale=config.logit_scale,
             logit_softcap=config.logit_softcap,
+            embedding_norm=self._from.embedding_norm(),
         )
 
     def _layer(self, index: int, spec: LayerSpec) -> DecoderLayer:
         name = f"layers.{index}"
         mixer = self._mixers.build(name, spec.mixer)
-        return DecoderLayer(
-            self._residual(name + ".attn", mixer, spec),
-            self._residual(name + ".ffn", self._feed_forward(name + ".", spec.feed_forward), spec),
+        block = self._feed_forward(name + ".", spec.feed_forward)
+        if spec.parallel and mixer is not None and block is not None:
+            return DecoderLayer(self._step(name + ".attn", Parallel(mixer, block), spec), NoStep())
+        first, second = spec.carries
+        feed_forward = self._step(name + ".ffn", block, spec, second)
+        if spec.takes_late:
+            feed_forward = TakingLate(feed_forward, self._left)
+        if spec.scaled:
+            feed_forward = Scaled(feed_forward, float(self._weights.vector(name + ".scale")))
+        return DecoderLayer(self._step(name + ".attn", mixer, spec, first), feed_forward)
+
+    def _step(self, name: str, block: Block | None, spec: LayerSpec, carry: float = 0.0) -> Step:
+        if block is None:
+            return NoStep()
+        inside = not spec.pre_norms or isinstance(block, Twins)
+        norm = NO_NORM if inside else self._from.norm(name + "_norm")
+        if self._config.streams is not None:
+            iterations = self._config.streams.iterations
+            return HyperStep(norm, block, self._mix(name + "_hc", self._config.streams), iterations)
+        if carry:
+            return Carried(norm, block, carry)
+        post = self._from.norm(name + "_post_norm") if spec.post_norms else None
+        return Residual(norm, block, post, self._config.residual_scale)
+
+    def _mix(self, name: str, spec: StreamsSpec) -> MixWeights:
+        return MixWeights(
+            fn=self._weights.matrix(name + ".fn").double(),
+            base=self._weights.vector(name + ".base").double(),
+            scale=self._weights.vector(name + ".scale").double(),
+            count=spec.count,
+            norm_eps=self._config.norm_eps,
+            eps=spec.eps,
         )
 
-    def _residual(self, name: str, block: Block, spec: LayerSpec) -> Residual:
-        post = self._from.norm(name + "_post_norm") if spec.post_norms else None
-        return Residual(self._from.norm(name + "_norm"), block, post, self._config.residual_scale)
-
-    def _feed_forward(self, prefix: str, spec: MlpSpec | MoeSpec) -> Mlp | Moe:
+    def _feed_forward(self, prefix: str, spec: FeedForwardSpec) -> Block | None:
+        if isinstance(spec, NoBlock):
+            return None
         if isinstance(spec, MlpSpec):
             return self._mlp(prefix, spec)
+        if isinstance(spec, TwinSpec):
+            return self._twins(prefix, spec)
+        return self._moe(prefix, spec)
+
+    def _twins(self, prefix: str, spec: TwinSpec) -> Block:
+        mlp, moe = self._mlp(prefix, spec.mlp), self._moe(prefix, spec.moe)
+        if isinstance(spec, LateSpec):
+            self._left = LeftOver()
+            return Late(mlp, moe, self._left)
+        norms = ("ffn_norm", "ffn_post_norm_1", "ffn_norm_2", "ffn_post_norm_2")
+        return Twins(mlp, moe, *(self._from.norm(prefix + name) for name in norms))
+
+    def _moe(self, prefix: str, spec: MoeSpec) -> Moe:
         router = self._router(prefix + "router", spec.router)
         name = prefix + "experts"
         bank = self._weights.bank(name, spec.activation)
         shared = None
         if spec.shared is not None:
             gate = prefix + "shared_gate" if spec.shared_gate else ""
-            shared = self._mlp(prefix, spec.shared, gate)
+            shared = self._mlp(prefix, spec.shared, gate, spec.shared_scale)
         experts = self._store.add_layer(bank, self._weights.readahead(name))
-        return Moe(router, experts, shared)
+        first = spec.router.num_experts if spec.router.identities else 0
+        return Moe(router, experts, shared, first, spec.weigh_input)
 
     def _router(self, name: str, spec: RouterSpec) -> Router:
         correction = self._weights.vector(name + ".correction") if spec.correction else None
         return Router(
             linear=self._from.linear(name),
-            num_experts=spec.num_experts,
+            num_experts=spec.num_choices,
             num_experts_per_tok=spec.num_experts_per_tok,
             score=spec.score,
             normalize=spec.normalize,
             scale=spec.scale,
             correction=correction,
             epsilon=spec.epsilon,
+            groups=RouterGroups(spec.groups, spec.kept_groups, spec.group_by),
+            input_norm=self._from.router_norm(name) if spec.input_norm else None,
+            table=self._weights.matrix(name + ".table").long() if spec.table else None,
+            expert_scale=self._weights.vector(name + ".expert_scale")
+            if spec.expert_scale
+            else None,
+            jitter=spec.jitter,
         )
 
-    def _mlp(self, prefix: str, spec: MlpSpec, gate: str = "") -> Mlp:
+    def _mlp(self, prefix: str, spec: MlpSpec, gate: str = "", scale: float = 1.0) -> Mlp:
         stem = prefix + spec.stem
         if spec.bias:
             raise LoadError(f"{stem}.* has biases; dense MLPs with biases are not built yet")
@@ -129,12 +207,19 @@ class Builder:
             first, second = (RowPick(both, 1, at, at + width) for at in (0, width))
         bank = self._weights.dense_bank(first, second, RowPick(stem + ".down"), spec.activation)
         experts = CpuExperts(bank, self._from.kernels)
-        return Mlp(experts, self._ids, self._ones, self._from.linear(gate) if gate else None)
+        weights = self._ones if scale == 1.0 else self._ones * scale
+        return Mlp(experts, self._ids, weights, self._from.linear(gate) if gate else None)
 
 
 def kv_shapes(config: ModelConfig) -> list[KvShape]:
-    """Keys and values of each layer that attends."""
-    return [KvShape(spec.num_kv_heads, spec.head_dim) for spec in config.attention_specs]
+    """What goes to pages, mixer after mixer."""
+    shapes = (shape for layer in config.layers for shape in layer.mixer.kv_shapes)
+    return [
+        KvShape(
+            item.num_heads, item.key_dim, item.value_dim, max(1, PAGE_TOKENS // item.tokens_per_row)
+        )
+        for item in shapes
+    ]
 
 
 def state_shapes(config: ModelConfig) -> list[StateShapes]:
@@ -149,7 +234,7 @@ def buffer_shape(config: ModelConfig) -> BufferShape:
     Raises: LoadError where layers differ in a way the buffers do not allow.
     """
     widths = [_mixer_widths(layer.mixer) for layer in config.layers]
-    routed = {(moe.router.num_experts, moe.router.num_experts_per_tok) for moe in config.moe_specs}
+    routed = {(moe.router.num_choices, moe.router.num_experts_per_tok) for moe in config.moe_specs}
     if len(routed) > 1:
         raise LoadError("layers of different routing sizes are not built yet")
     experts, slots = routed.pop() if routed else (0, 0)
@@ -163,19 +248,33 @@ def buffer_shape(config: ModelConfig) -> BufferShape:
         experts=experts,
         slots=slots,
         branch=config.hidden_size if branched else 0,
-        scratch=4 * recurrent + (config.hidden_size if shared else 0),
+        scratch=4 * recurrent + (config.hidden_size if shared else 0) + _streams_width(config),
+        streams=config.streams.count if config.streams is not None else 1,
     )
+
+
+def _streams_width(config: ModelConfig) -> int:
+    """What several streams and mixing them in float64 take beside one."""
+    return 0 if config.streams is None else 6 * config.streams.count * config.hidden_size
 
 
 def _mixer_widths(spec: MixerSpec) -> tuple[int, int, bool]:
     """(first projection, input of the last one, whether it works in the buffers alone)."""
+    if isinstance(spec, NoBlock):
+        return 0, 0, True
     if isinstance(spec, AttentionSpec):
         width = spec.num_heads * spec.head_dim
         gate = width if spec.gate else 0
-        return width + spec.kv_elements_per_token + gate, width, True
+        gate += spec.blocks.rows if spec.blocks is not None else 0
+        return width + 2 * spec.num_kv_heads * spec.head_dim + gate, width, True
+    if isinstance(spec, CompressedSpec):
+        return compressed_width(spec), 0, False
+    if isinstance(spec, LatentSpec):
+        width = spec.num_heads * spec.kv_width
+        return latent_width(spec), width, False
     if isinstance(spec, DeltaSpec):
         width = spec.conv_width + spec.value_width + 2 * spec.num_value_heads
         return width, spec.value_width, False
-    if isinstance(spec, Mamba2Spec):
+    if isinstance(spec, Mamba2Spec | KdaSpec | Mamba1Spec | LightningSpec):
         return spec.in_width, spec.width, False
     return 3 * spec.width, spec.width, False

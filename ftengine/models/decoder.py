@@ -8,9 +8,8 @@ from typing import Protocol
 import torch
 
 from ftengine.layers.context import BufferShape, StepContext
-from ftengine.layers.embedding import Embedding
 from ftengine.layers.linear import Linear
-from ftengine.layers.norm import RmsNorm
+from ftengine.layers.norm import NO_NORM, Norm
 
 
 class Block(Protocol):
@@ -20,13 +19,72 @@ class Block(Protocol):
         """Add the block's output to `out`. Shape: normed, out [n, hidden]."""
 
 
+class Embed(Protocol):
+    """Token ids to the stream that the first layer gets."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+
+    def apply(self, token_ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Shape: token_ids int64 [n]; out float32 [n, width of the stream], written."""
+
+
+class Step(Protocol):
+    """What a layer does to the stream: a mixer or a feed-forward with what lies around it."""
+
+    def add_to_stream(
+        self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
+    ) -> None:
+        """Shape: stream [n, hidden]; normed the same, written."""
+
+
+class NoStep:
+    """The place of a block that a layer does not have."""
+
+    def add_to_stream(
+        self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
+    ) -> None:
+        """Leave everything as it is."""
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Two blocks that take the same input."""
+
+    first: Block
+    second: Block
+
+    def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
+        """Add both outputs to `out`. Shape: normed, out [n, hidden]."""
+        self.first.add_to(normed, out, context)
+        self.second.add_to(normed, out, context)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """stream = carry * norm(stream) + block(norm(stream))."""
+
+    norm: Norm
+    block: Block
+    carry: float
+
+    def add_to_stream(
+        self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
+    ) -> None:
+        """Shape: stream [n, hidden]; normed the same, written."""
+        self.norm.apply(stream, normed)
+        torch.mul(normed, self.carry, out=stream)
+        self.block.add_to(normed, stream, context)
+
+
 @dataclass(frozen=True)
 class Residual:
     """stream += scale * post_norm(block(norm(stream)))."""
 
-    norm: RmsNorm
+    norm: Norm
     block: Block
-    post_norm: RmsNorm | None = None
+    post_norm: Norm | None = None
     scale: float = 1.0
 
     def add_to_stream(
@@ -49,8 +107,8 @@ class Residual:
 class DecoderLayer:
     """First the mixer, then the feed-forward."""
 
-    mixer: Residual
-    feed_forward: Residual
+    mixer: Step
+    feed_forward: Step
 
 
 @dataclass(frozen=True)
@@ -60,13 +118,14 @@ class Decoder:
     logits = softcap(logit_scale * head); softcap(x) = c tanh(x / c), 0 = none.
     """
 
-    embedding: Embedding
+    embedding: Embed
     layers: tuple[DecoderLayer, ...]
-    norm: RmsNorm
+    norm: Norm
     head: Linear
     buffer_shape: BufferShape
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    embedding_norm: Norm = NO_NORM
 
     @property
     def vocab_size(self) -> int:
@@ -83,6 +142,7 @@ class Decoder:
         buffers = context.buffers
         stream, normed = buffers.stream, buffers.normed
         self.embedding.apply(token_ids[: stream.shape[0]], stream)
+        self.embedding_norm.apply(stream, stream)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
             layer.mixer.add_to_stream(stream, normed, context)

@@ -12,7 +12,7 @@ from ftengine.errors import LoadError
 from ftengine.experts.host import Readahead
 from ftengine.kernels.dispatch import ExpertBank, Kernels, PackedWeight
 from ftengine.layers.linear import Linear, LinearPart
-from ftengine.layers.norm import RmsNorm
+from ftengine.layers.norm import NO_NORM, LayerNorm, Norm, RmsNorm
 from ftengine.models.spec import Activation, ModelConfig
 from ftengine.models.weight_names import RowPick
 
@@ -22,6 +22,9 @@ class Weights(Protocol):
 
     def vector(self, name: str) -> torch.Tensor:
         """All values in storage order. Shape: float32 [n]."""
+
+    def matrix(self, name: str) -> torch.Tensor:
+        """A matrix as numbers, whatever its format. Shape: float32 [rows, cols]."""
 
     def has(self, name: str) -> bool:
         """Whether the model holds a tensor of this name."""
@@ -61,9 +64,30 @@ class Materials:
         stored = self.weights.vector(name)
         return 1 + stored if self.config.norm_add_one else stored
 
-    def norm(self, name: str) -> RmsNorm:
+    def norm(self, name: str) -> Norm:
         """A norm over the hidden size."""
-        return RmsNorm(self.norm_weight(name), self.config.norm_eps, self.kernels)
+        norms, eps = self.config.norms, self.config.norm_eps
+        if norms.centred:
+            bias = self.weights.vector(name + ".bias") if norms.bias else None
+            return LayerNorm(self.norm_weight(name), bias, eps, self.kernels)
+        if norms.post_eps and name.endswith("_post_norm"):
+            eps = norms.post_eps
+        if norms.plain_final and name == "norm":
+            return RmsNorm(self.weights.vector(name), eps, self.kernels)
+        return RmsNorm(self.norm_weight(name), eps, self.kernels)
+
+    def embedding_norm(self) -> Norm:
+        """What the vectors of tokens go through."""
+        if not self.config.norms.embedding:
+            return NO_NORM
+        return RmsNorm(torch.ones(self.config.hidden_size), self.config.norm_eps, self.kernels)
+
+    def router_norm(self, router: str) -> RmsNorm:
+        """The norm of what a router scores, with its weights and the square root of the size."""
+        size = self.config.hidden_size
+        return RmsNorm(
+            self.weights.vector(router + ".norm") * size**-0.5, self.config.norm_eps, self.kernels
+        )
 
     def linear(self, *parts: str | RowPick) -> Linear:
         """Matrices that share an input, with their biases, as one."""

@@ -9,20 +9,29 @@ import torch
 
 from ftengine.errors import LoadError
 from ftengine.kernels.dispatch import HeadLayout, Kernels
-from ftengine.layers.attention import Attention
+from ftengine.layers.attention import Attention, HeadNorms, Values
+from ftengine.layers.blocks import BlockChoice
 from ftengine.layers.delta import DeltaHeads, GatedDelta
+from ftengine.layers.indexer import Choice, Indexer
+from ftengine.layers.latent import LatentAttention, LatentHeads
 from ftengine.layers.mamba2 import Mamba2
 from ftengine.layers.norm import RmsNorm
 from ftengine.layers.rotary import RopeScaling, RopeTables, make_tables
 from ftengine.layers.short_conv import ShortConv
+from ftengine.models.compressed import CompressedParts, build_compressed
 from ftengine.models.decoder import Block
 from ftengine.models.materials import Materials
+from ftengine.models.scan_specs import KdaSpec, LightningSpec, Mamba1Spec
+from ftengine.models.scans import build_scan
 from ftengine.models.spec import (
     AttentionSpec,
+    CompressedSpec,
     DeltaSpec,
+    LatentSpec,
     Mamba2Spec,
     MixerSpec,
     ModelConfig,
+    NoBlock,
     RopeSpec,
     ShortConvSpec,
 )
@@ -30,6 +39,8 @@ from ftengine.models.weight_names import RowPick
 
 _UNIT_EPS = 1e-6
 """Added to the squared length of q and k in Gated DeltaNet."""
+_LATENT_EPS = 1e-6
+"""Of the norms of latents, whatever the model's own is."""
 
 
 class MixerBuilder:
@@ -42,15 +53,31 @@ class MixerBuilder:
         self._tables: dict[RopeSpec | None, RopeTables] = {}
         self._num_kv = 0
         self._num_states = 0
+        self._choice: Choice | None = None
 
     @property
     def _kernels(self) -> Kernels:
         return self._from.kernels
 
-    def build(self, layer: str, spec: MixerSpec) -> Block:
-        """The mixer of the layer called `layer`. Raises: LoadError."""
+    def build(self, layer: str, spec: MixerSpec) -> Block | None:
+        """The mixer of the layer called `layer`, None where it has none. Raises: LoadError."""
+        if isinstance(spec, NoBlock):
+            return None
         if isinstance(spec, AttentionSpec):
             return self._attention(layer + ".attn.", spec)
+        if isinstance(spec, CompressedSpec):
+            parts = CompressedParts(
+                layer + ".csa.",
+                self._from,
+                self._rope(spec.rope),
+                self._next_kv,
+                self._next_state,
+            )
+            return build_compressed(parts, spec)
+        if isinstance(spec, LatentSpec):
+            return self._latent(layer, spec)
+        if isinstance(spec, KdaSpec | Mamba1Spec | LightningSpec):
+            return build_scan(self._from, layer, spec, self._next_state())
         if isinstance(spec, DeltaSpec):
             return self._delta(layer + ".delta.", spec)
         if isinstance(spec, Mamba2Spec):
@@ -58,27 +85,132 @@ class MixerBuilder:
         return self._short_conv(layer + ".conv.", spec)
 
     def _attention(self, prefix: str, spec: AttentionSpec) -> Attention:
-        heads, dim, q = spec.num_heads, spec.head_dim, prefix + "q"
-        picks = [RowPick(q), RowPick(prefix + "k"), RowPick(prefix + "v")]
-        if spec.gate:
-            picks[0] = RowPick(q, heads, 0, dim)
-            picks.append(RowPick(q, heads, dim, 2 * dim))
-        self._num_kv += 1
+        kv_index = self._next_kv()
         return Attention(
-            kv_index=self._num_kv - 1,
-            heads=HeadLayout(heads, spec.num_kv_heads, dim),
-            qkv=self._from.linear(*picks),
+            kv_index=kv_index,
+            heads=HeadLayout(spec.num_heads, spec.num_kv_heads, spec.head_dim),
+            qkv=self._from.linear(*_attention_picks(prefix, spec)),
             out=self._from.linear(prefix + "o"),
             rope=self._rope(spec.rope),
             scale=spec.scale,
             window=spec.window,
             eps=self._config.norm_eps,
-            q_norm=self._from.norm_weight(prefix + "q_norm") if spec.qk_norm else None,
-            k_norm=self._from.norm_weight(prefix + "k_norm") if spec.qk_norm else None,
+            norms=self._head_norms(prefix, spec),
             sinks=self._from.vector(prefix + "sinks") if spec.sinks else None,
             interleaved=spec.rope is not None and spec.rope.style == "interleaved",
             kernels=self._kernels,
+            chunk=spec.chunk,
+            clip=spec.clip,
+            temper=self._temper(spec.temper, first=1),
+            values=self._values(spec),
+            blocks=self._blocks(prefix, spec),
         )
+
+    def _blocks(self, prefix: str, spec: AttentionSpec) -> BlockChoice | None:
+        if spec.blocks is None:
+            return None
+        eps = self._config.norm_eps
+        q, k = (self._from.norm_weight(f"{prefix}index_{name}_norm") for name in "qk")
+        return BlockChoice(
+            kv_index=self._next_kv(),
+            num_heads=spec.blocks.num_heads,
+            head_dim=spec.blocks.head_dim,
+            size=spec.blocks.size,
+            top_blocks=spec.blocks.top_blocks,
+            local=spec.blocks.local,
+            q_norm=RmsNorm(q, eps, self._kernels),
+            k_norm=RmsNorm(k, eps, self._kernels),
+            rope=self._rope(spec.rope),
+        )
+
+    def _values(self, spec: AttentionSpec) -> Values:
+        norm = None
+        if spec.values.norm:
+            norm = RmsNorm(torch.ones(spec.head_dim), self._config.norm_eps, self._kernels)
+        return Values(spec.values.dim, spec.values.scale, norm)
+
+    def _head_norms(self, prefix: str, spec: AttentionSpec) -> HeadNorms:
+        """Norms of q and k, by where they happen."""
+        if not spec.qk_norm:
+            return HeadNorms()
+        ones = torch.ones(spec.head_dim)
+        if spec.norm.free:
+            return HeadNorms(ones, ones)
+        q, k = (self._from.norm_weight(f"{prefix}{name}_norm") for name in "qk")
+        if spec.norm.whole:
+            eps = self._config.norm_eps
+            return HeadNorms(whole=tuple(RmsNorm(w, eps, self._kernels) for w in (q, k)))
+        if spec.norm.late:
+            return HeadNorms(ones, ones, late=q * k)
+        return HeadNorms(q, k)
+
+    def _latent(self, layer: str, spec: LatentSpec) -> LatentAttention:
+        prefix = layer + ".mla."
+        heads = LatentHeads(
+            spec.num_heads,
+            spec.nope_dim,
+            spec.rope_dim,
+            spec.value_dim,
+            spec.kv_rank,
+            spec.q_rank,
+        )
+        kv_index = self._next_kv()
+        indexer = self._indexer(layer + ".index.", spec)
+        up = self._from.weights.matrix(prefix + "kv_b").view(
+            spec.num_heads, spec.nope_dim + spec.value_dim, spec.kv_rank
+        )
+        return LatentAttention(
+            kv_index=kv_index,
+            heads=heads,
+            project=self._from.linear(*_latent_parts(layer, spec)),
+            q_norm=self._latent_norm(prefix + "q_a_norm", spec.q_gain) if spec.q_rank else None,
+            q_up=self._from.linear(prefix + "q_b") if spec.q_rank else None,
+            kv_norm=self._latent_norm(prefix + "kv_a_norm", spec.kv_gain),
+            key_up=up[:, : spec.nope_dim].contiguous(),
+            value_up=up[:, spec.nope_dim :].transpose(1, 2).contiguous(),
+            out=self._from.linear(prefix + "o"),
+            rope=self._rope(spec.rope),
+            interleaved=spec.rope is not None and spec.rope.style == "interleaved",
+            scale=spec.scale,
+            temper=self._temper(spec.temper),
+            gated=spec.gate,
+            indexer=indexer,
+            choice=None if spec.indexer is None else self._choice,
+            kernels=self._kernels,
+        )
+
+    def _latent_norm(self, name: str, gain: float) -> RmsNorm:
+        return RmsNorm(self._from.vector(name) * gain, _LATENT_EPS, self._kernels)
+
+    def _indexer(self, prefix: str, latent: LatentSpec) -> Indexer | None:
+        spec = latent.indexer
+        if spec is None or spec.shared:
+            return None
+        assert latent.rope is not None, "an indexer rotates its keys"
+        self._choice = Choice(spec.top_k)
+        return Indexer(
+            kv_index=self._next_kv(),
+            num_heads=spec.num_heads,
+            head_dim=spec.head_dim,
+            q_up=self._from.linear(prefix + "q"),
+            norm_weight=self._from.vector(prefix + "k_norm"),
+            norm_bias=self._from.vector(prefix + "k_norm.bias"),
+            rope=self._rope(latent.rope),
+            interleaved=spec.style == "interleaved",
+            choice=self._choice,
+        )
+
+    def _temper(self, spec: tuple[float, float] | None, first: int = 0) -> torch.Tensor | None:
+        if spec is None:
+            return None
+        beta, old = spec
+        positions = torch.arange(first, self._max_positions + first, dtype=torch.float64)
+        steps = torch.floor(positions / old)
+        return (1 + beta * torch.log1p(steps)).float()
+
+    def _next_kv(self) -> int:
+        self._num_kv += 1
+        return self._num_kv - 1
 
     def _delta(self, prefix: str, spec: DeltaSpec) -> GatedDelta:
         unit = 1 / math.sqrt(spec.key_dim)
@@ -154,6 +286,41 @@ class MixerBuilder:
             raise LoadError(f"rope style {spec.style!r} is not built yet")
         scaling = RopeScaling(spec.dims, spec.theta, spec.scaling, spec.factors)
         return make_tables(scaling, self._max_positions)
+
+
+def _attention_picks(prefix: str, spec: AttentionSpec) -> list[RowPick]:
+    """Rows of q, k and v and, where there is one, of the gate, from fused or separate tensors."""
+    if spec.fused:
+        return [RowPick(prefix + "qkv")]
+    heads, dim, q = spec.num_heads, spec.head_dim, prefix + "q"
+    value = "k" if spec.values.of_keys else "v"
+    picks = [RowPick(q), RowPick(prefix + "k"), RowPick(prefix + value)]
+    if spec.blocks is not None:
+        picks += [RowPick(prefix + "index_q"), RowPick(prefix + "index_k")]
+    if spec.gate_apart:
+        picks.append(RowPick(prefix + "gate"))
+    elif spec.gate:
+        picks[0] = RowPick(q, heads, 0, dim)
+        picks.append(RowPick(q, heads, dim, 2 * dim))
+    return picks
+
+
+def _latent_parts(layer: str, spec: LatentSpec) -> list[str]:
+    """Everything that is made from the layer's input."""
+    parts = ["mla.q_a" if spec.q_rank else "mla.q", "mla.kv_a"]
+    if spec.indexer is not None and not spec.indexer.shared:
+        parts += ["index.k", "index.weights"]
+    if spec.gate:
+        parts.append("mla.gate")
+    return [f"{layer}.{part}" for part in parts]
+
+
+def latent_width(spec: LatentSpec) -> int:
+    """Rows of all of them."""
+    width = (spec.q_rank or spec.num_heads * spec.head_dim) + spec.kv_width
+    if spec.indexer is not None and not spec.indexer.shared:
+        width += spec.indexer.head_dim + spec.indexer.num_heads
+    return width + (spec.num_heads if spec.gate else 0)
 
 
 def _delta_picks(prefix: str, spec: DeltaSpec) -> list[RowPick]:

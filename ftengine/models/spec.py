@@ -9,22 +9,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from ftengine.models.attention_specs import (
+    HEAD_NORM,
+    PLAIN_VALUES,
+    AttentionSpec,
+    BlocksSpec,
+    CachedShape,
+    CompressedSpec,
+    EntrySpec,
+    HeadNorm,
+    IndexerSpec,
+    KvShapes,
+    LatentSpec,
+    RopeSpec,
+    ValueSpec,
+)
+from ftengine.models.scan_specs import ScanSpec
 
-@dataclass(frozen=True)
-class RopeSpec:
-    """Rotary embedding of one attention block.
-
-    Units: dims = rotated dimensions of a head (<= head_dim). style "half" pairs (j, j + dims/2),
-    "interleaved" pairs (2j, 2j+1). scaling "none", "linear", "llama3" or "yarn"; its numbers stand
-    in `factors` by the names of the checkpoint's config.
-    """
-
-    dims: int
-    theta: float
-    style: str = "half"
-    scaling: str = "none"
-    factors: tuple[tuple[str, float], ...] = ()
+__all__ = [
+    "AttentionSpec",
+    "BlocksSpec",
+    "CachedShape",
+    "CompressedSpec",
+    "EntrySpec",
+    "HEAD_NORM",
+    "HeadNorm",
+    "IndexerSpec",
+    "KvShapes",
+    "LatentSpec",
+    "PLAIN_VALUES",
+    "RopeSpec",
+    "ValueSpec",
+]
+"""Found here too, beside what is defined here."""
 
 
 @dataclass(frozen=True)
@@ -43,39 +62,6 @@ SILU = Activation()
 
 
 @dataclass(frozen=True)
-class AttentionSpec:
-    """Grouped-query softmax attention. window 0 = full; the window counts the token itself.
-
-    rope None: no position encoding. qk_norm: a norm on every q and k head. gate: each head's rows
-    of `attn.q` are the query and then as many rows of a gate; sigmoid(gate) multiplies the output.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    scale: float
-    rope: RopeSpec | None
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    window: int = 0
-    sinks: bool = False
-    gate: bool = False
-
-    reference = ""
-
-    @property
-    def kv_elements_per_token(self) -> int:
-        """Elements of keys and values that one token adds."""
-        return 2 * self.num_kv_heads * self.head_dim
-
-    @property
-    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
-        """No state beside the paged keys and values."""
-        return ()
-
-
-@dataclass(frozen=True)
 class DeltaSpec:
     """Gated DeltaNet: a short convolution, then a state that follows the delta rule.
 
@@ -90,7 +76,7 @@ class DeltaSpec:
     kernel: int
     fused: bool = False
 
-    kv_elements_per_token = 0
+    kv_shapes: ClassVar[KvShapes] = ()
     reference = "Gated DeltaNet layers computed by torch"
 
     @property
@@ -131,7 +117,7 @@ class Mamba2Spec:
     proj_bias: bool = False
     dt_limit: tuple[float, float] = (0.0, math.inf)
 
-    kv_elements_per_token = 0
+    kv_shapes: ClassVar[KvShapes] = ()
     reference = "Mamba-2 layers computed by torch"
 
     @property
@@ -164,7 +150,7 @@ class ShortConvSpec:
     kernel: int
     bias: bool = False
 
-    kv_elements_per_token = 0
+    kv_shapes: ClassVar[KvShapes] = ()
     reference = "short convolutions computed by torch"
 
     @property
@@ -173,7 +159,26 @@ class ShortConvSpec:
         return ((self.kernel - 1, self.width),)
 
 
-MixerSpec = AttentionSpec | DeltaSpec | Mamba2Spec | ShortConvSpec
+@dataclass(frozen=True)
+class NoBlock:
+    """Nothing: the place of a mixer or a feed-forward in layers that have only the other."""
+
+    kv_shapes: ClassVar[KvShapes] = ()
+    state_shapes: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    intermediate_size: ClassVar[int] = 0
+    reference = ""
+
+
+MixerSpec = (
+    CompressedSpec
+    | NoBlock
+    | LatentSpec
+    | AttentionSpec
+    | DeltaSpec
+    | Mamba2Spec
+    | ShortConvSpec
+    | ScanSpec
+)
 
 
 @dataclass(frozen=True)
@@ -193,7 +198,12 @@ class RouterSpec:
 
     score "softmax" or "sigmoid" over all experts before choosing; `normalize` divides the chosen
     weights by their sum + epsilon; `scale` multiplies them. bias: of the router's matrix;
-    correction: added to the scores for the choice only.
+    correction: added to the scores for the choice only. Of `groups` equal groups of experts only
+    the kept_groups best are chosen from: by the sum of their two best ("top2") or by their best
+    ("max"). identities: further experts, numbered after the others, that return their input.
+    input_norm: what is scored is normalised, with weights of its own. expert_scale: a factor for
+    the weights of each expert. jitter above 0: experts are chosen one after the other, each weighed
+    by a softmax over those that are no further than this from the best left (sparsemixer).
     """
 
     num_experts: int
@@ -204,13 +214,28 @@ class RouterSpec:
     bias: bool = False
     correction: bool = False
     epsilon: float = 0.0
+    groups: int = 1
+    kept_groups: int = 1
+    group_by: str = "top2"
+    identities: int = 0
+    input_norm: bool = False
+    expert_scale: bool = False
+    table: bool = False
+    jitter: float = 0.0
+
+    @property
+    def num_choices(self) -> int:
+        """What is chosen from."""
+        return self.num_experts + self.identities
 
 
 @dataclass(frozen=True)
 class MoeSpec:
     """Routed experts, all of one shape, and an MLP that every token takes beside them.
 
-    bias: experts have biases. shared_gate: the shared MLP is weighted by sigmoid(shared_gate x).
+    bias: experts have biases. shared_gate: the shared MLP is weighted by sigmoid(shared_gate x);
+    shared_scale multiplies its output. weigh_input: the weight of an expert multiplies what it is
+    given, not what it gives.
     """
 
     router: RouterSpec
@@ -219,6 +244,8 @@ class MoeSpec:
     bias: bool = False
     shared: MlpSpec | None = None
     shared_gate: bool = False
+    shared_scale: float = 1.0
+    weigh_input: bool = False
 
     @property
     def reference(self) -> str:
@@ -227,15 +254,56 @@ class MoeSpec:
 
 
 @dataclass(frozen=True)
+class TwinSpec:
+    """A dense MLP and experts side by side, each with a norm before and one after.
+
+    The router sees what no norm has touched.
+    """
+
+    mlp: MlpSpec
+    moe: MoeSpec
+
+    @property
+    def intermediate_size(self) -> int:
+        """Of the wider one."""
+        return max(self.mlp.intermediate_size, self.moe.intermediate_size)
+
+
+@dataclass(frozen=True)
+class LateSpec(TwinSpec):
+    """A dense MLP, and experts of the same input whose output is added after the next layer."""
+
+
+FeedForwardSpec = MlpSpec | MoeSpec | TwinSpec | NoBlock
+
+
+@dataclass(frozen=True)
 class LayerSpec:
     """One decoder layer: pre-norm mixer, pre-norm feed-forward, residuals around both.
 
-    post_norms: the outputs of both are normalised too, before they are added.
+    post_norms: the outputs of both are normalised too, before they are added. pre_norms False:
+    their inputs are not. parallel: both take the same normed input, under one norm. carries (mixer,
+    feed-forward): x becomes carry * norm(x) + block(norm(x)), not x + block(norm(x)); 0 = not.
+    scaled: a number multiplies the stream at the end. takes_late: what the layer before left over
+    is added at the end.
     """
 
     mixer: MixerSpec
-    feed_forward: MlpSpec | MoeSpec
+    feed_forward: FeedForwardSpec
     post_norms: bool = False
+    pre_norms: bool = True
+    parallel: bool = False
+    scaled: bool = False
+    takes_late: bool = False
+    carries: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def experts(self) -> MoeSpec | None:
+        """The routed experts of this layer."""
+        block = self.feed_forward
+        if isinstance(block, TwinSpec):
+            return block.moe
+        return block if isinstance(block, MoeSpec) else None
 
     @property
     def attention(self) -> AttentionSpec:
@@ -245,12 +313,41 @@ class LayerSpec:
 
 
 @dataclass(frozen=True)
+class NormSpec:
+    """What layer norms and the last norm are.
+
+    centred: the mean is taken off first (LayerNorm), with `bias` where there is one. plain_final:
+    the last norm's weight does not take part in norm_add_one. post_eps: of norms on the outputs of
+    blocks, 0 = as all others. embedding: vectors are normalised, without weights, as they come.
+    """
+
+    centred: bool = False
+    bias: bool = False
+    plain_final: bool = False
+    post_eps: float = 0.0
+    embedding: bool = False
+
+
+RMS = NormSpec()
+
+
+@dataclass(frozen=True)
+class StreamsSpec:
+    """Several residual streams. iterations: of making a matrix's rows and columns sum to 1."""
+
+    count: int
+    iterations: int
+    eps: float
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Everything the decoder must know, in the engine's own words.
 
     Units: context_tokens is the trained context; eos_ids end a generation. norm_add_one: the
-    weights of layer, final, q and k norms enter as 1 + w. residual_scale multiplies what a block
-    adds; logits = softcap(logit_scale * head), softcap(x) = c tanh(x / c), 0 = none.
+    weights of layer, final, q and k norms enter as 1 + w. norms: see NormSpec. residual_scale
+    multiplies what a block adds; logits = softcap(logit_scale * head), softcap(x) = c tanh(x / c),
+    0 = none.
     """
 
     family: str
@@ -264,10 +361,13 @@ class ModelConfig:
     bos_id: int | None = None
     embedding_scale: float = 1.0
     norm_add_one: bool = False
+    norms: NormSpec = RMS
+    head_bias: bool = False
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    streams: StreamsSpec | None = None
 
     @property
     def num_experts(self) -> int:
@@ -277,8 +377,7 @@ class ModelConfig:
     @property
     def moe_specs(self) -> tuple[MoeSpec, ...]:
         """The MoE blocks, in layer order."""
-        blocks = (layer.feed_forward for layer in self.layers)
-        return tuple(block for block in blocks if isinstance(block, MoeSpec))
+        return tuple(layer.experts for layer in self.layers if layer.experts is not None)
 
     @property
     def attention_specs(self) -> tuple[AttentionSpec, ...]:
@@ -299,7 +398,8 @@ class ModelConfig:
 
     def kv_bytes_per_token(self, item_bytes: int) -> int:
         """Bytes that one token adds to the keys and values of all layers."""
-        return item_bytes * sum(layer.mixer.kv_elements_per_token for layer in self.layers)
+        shapes = (shape for layer in self.layers for shape in layer.mixer.kv_shapes)
+        return math.ceil(item_bytes * sum(shape.elements_per_token for shape in shapes))
 
     @property
     def reference_notes(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from ftengine.quant import (
     f16,
     f32,
     fp8,
+    integers,
     mxfp4,
     nvfp4,
     q4_0,
@@ -39,6 +40,8 @@ FORMATS: tuple[QuantFormat, ...] = (
     fp8.TENSOR_FORMAT,
     fp8.BLOCK_FORMAT,
     fp8.BLOCK_E8M0_FORMAT,
+    integers.I32_FORMAT,
+    integers.I64_FORMAT,
 )
 
 

@@ -9,7 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftengine.quant import bf16, f16, f32, fp8, mxfp4, nvfp4, q4_0, q4_1, q8_0
+from ftengine.quant import (
+    bf16,
+    f16,
+    f32,
+    fp8,
+    mxfp4,
+    nvfp4,
+    q4_0,
+    q4_1,
+    q4_k,
+    q5_0,
+    q5_1,
+    q5_k,
+    q6_k,
+    q8_0,
+)
 from ftengine.quant.base import Bytes, QuantFormat
 
 PANEL_ROWS = 32
@@ -23,8 +38,9 @@ class PanelFormat:
     """How one format is cut in a panel.
 
     group_elements elements of a row (group_bytes bytes) are the smallest piece that is moved as a
-    whole: num_scales scales of scale_bytes bytes each, then 4-byte words. `joined` groups are laid
-    out together, their scales in front; a row that ends early is filled up with zero bytes.
+    whole: num_scales scales of scale_bytes bytes each, then 4-byte words (scales_last: the other
+    way round). `joined` groups are laid out together, their scales in front; a row that ends early
+    is filled up with zero bytes.
     """
 
     quant: QuantFormat
@@ -33,16 +49,31 @@ class PanelFormat:
     num_scales: int
     scale_bytes: int = 2
     joined: int = 1
+    scales_last: bool = False
+
+    @property
+    def all_scale_bytes(self) -> int:
+        """Bytes of the scales of one row in one group."""
+        return self.scale_bytes * self.num_scales
 
     @property
     def words(self) -> int:
         """4-byte words of one row in one group."""
-        return (self.group_bytes - self.scale_bytes * self.num_scales) // 4
+        return (self.group_bytes - self.all_scale_bytes) // 4
 
     @property
     def shares_factors(self) -> bool:
         """Whether 16 rows have their float32 factors in common, and a panel holds two sets."""
         return self.quant.header is not None and self.quant.header.span > 0
+
+
+def _parts(panel: PanelFormat) -> tuple[slice, slice]:
+    """Where scales and words stand in a group."""
+    size = panel.all_scale_bytes
+    if panel.scales_last:
+        first = panel.group_bytes - size
+        return slice(first, None), slice(0, first)
+    return slice(0, size), slice(size, None)
 
 
 PANEL_FORMATS: tuple[PanelFormat, ...] = (
@@ -52,6 +83,11 @@ PANEL_FORMATS: tuple[PanelFormat, ...] = (
     PanelFormat(q8_0.FORMAT, 32, 34, 1),
     PanelFormat(q4_0.FORMAT, 32, 18, 1),
     PanelFormat(q4_1.FORMAT, 32, 20, 2),
+    PanelFormat(q5_0.FORMAT, 32, 22, 1),
+    PanelFormat(q5_1.FORMAT, 32, 24, 2),
+    PanelFormat(q4_k.FORMAT, 256, 144, 2),
+    PanelFormat(q5_k.FORMAT, 256, 176, 2),
+    PanelFormat(q6_k.FORMAT, 256, 210, 1, scales_last=True),
     PanelFormat(mxfp4.FORMAT, 32, 17, 1, scale_bytes=1, joined=2),
     PanelFormat(mxfp4.GGUF_FORMAT, 32, 17, 1, scale_bytes=1, joined=2),
     PanelFormat(nvfp4.FORMAT, 16, 9, 1, scale_bytes=1, joined=2),
@@ -125,14 +161,15 @@ def pack_panel(shape: PanelShape, rows: Bytes, counts: tuple[int, int], out: Byt
         _pack_factors(shape, rows[:, : shape.row_header], counts, out[: shape.panel_header])
     groups = _groups_of(panel, rows[:, shape.row_header :])
     count = groups.shape[1]
-    scale_bytes = panel.scale_bytes * panel.num_scales
+    scale_bytes = panel.all_scale_bytes
+    scale_part, word_part = _parts(panel)
     target = out[shape.panel_header :].reshape(count, -1)
     all_scales = PANEL_ROWS * panel.joined * scale_bytes
     if panel.num_scales:
         unit = _scale_type(panel)
-        scales = groups[..., :scale_bytes].view(unit)
+        scales = groups[..., scale_part].view(unit)
         target[:, :all_scales].view(unit)[...] = scales.transpose(1, 2, 3, 0).reshape(count, -1)
-    quants = groups[..., scale_bytes:]
+    quants = groups[..., word_part]
     words = (np.ascontiguousarray(quants) if scale_bytes else quants).view(np.uint32)
     place = target[:, all_scales:].view(np.uint32)
     place.reshape(count, panel.joined, panel.words, PANEL_ROWS)[...] = words.transpose(1, 2, 3, 0)
@@ -145,18 +182,19 @@ def unpack_panel(shape: PanelShape, source: Bytes, out: Bytes) -> None:
         _unpack_factors(shape, source[: shape.panel_header], out[:, : shape.row_header])
     groups = _groups_of(panel, out[:, shape.row_header :])
     count = groups.shape[1]
-    scale_bytes = panel.scale_bytes * panel.num_scales
+    scale_bytes = panel.all_scale_bytes
+    scale_part, word_part = _parts(panel)
     packed = source[shape.panel_header :].reshape(count, -1)
     all_scales = PANEL_ROWS * panel.joined * scale_bytes
     if panel.num_scales:
         scales = packed[:, :all_scales].view(_scale_type(panel))
         shaped = scales.reshape(count, panel.joined, panel.num_scales, PANEL_ROWS)
-        groups[..., :scale_bytes].view(_scale_type(panel))[...] = shaped.transpose(3, 0, 1, 2)
+        groups[..., scale_part].view(_scale_type(panel))[...] = shaped.transpose(3, 0, 1, 2)
     words = packed[:, all_scales:].view(np.uint32)
     shaped_words = words.reshape(count, panel.joined, panel.words, PANEL_ROWS)
     moved = shaped_words.transpose(3, 0, 1, 2)
     if scale_bytes:
-        groups[..., scale_bytes:] = np.ascontiguousarray(moved).view(np.uint8)
+        groups[..., word_part] = np.ascontiguousarray(moved).view(np.uint8)
     else:
         groups.view(np.uint32)[...] = moved
 

@@ -68,6 +68,7 @@ class StepInputs:
             buffers=self._workspace.views(at),
             states=self._states,
             spans=() if self._states is None else _spans(work, self._states),
+            token_ids=self.token_ids[:at],
         )
 
     def _fill_row(self, row: int, at: int, item: Work) -> None:

@@ -98,6 +98,7 @@ class Engine:
         loaded = self._loaded
         return dataclasses.replace(
             loaded.info,
+            kernels={**loaded.info.kernels, "step": loaded.runner.step_described},
             kv_bytes=loaded.runner.pool.total_bytes,
             experts=loaded.memory.experts(loaded.info.num_experts),
             cache=loaded.memory.cache(),
@@ -474,9 +475,14 @@ class Engine:
                 continue
             if not item.samples:
                 done = min(item.sequence.num_computed, item.sequence.num_prompt)
-                live.publish(ProgressEvent(done, item.sequence.num_prompt))
+                live.publish(
+                    ProgressEvent(done, item.sequence.num_prompt, item.sequence.num_cached)
+                )
                 continue
             choice = choices[live.request.request_id]
+            if item.sequence.num_cached and not before[item.sequence]:
+                num_prompt = item.sequence.num_prompt
+                live.publish(ProgressEvent(num_prompt, num_prompt, item.sequence.num_cached))
             if item.sequence.num_generated > before[item.sequence]:
                 logprobs = () if choice.logprob is None else (choice.logprob,)
                 live.publish(TokenEvent((choice.token_id,), logprobs))
@@ -528,7 +534,7 @@ class Engine:
         self.metrics.waiting = scheduler.num_waiting + len(self._compiling)
         self.metrics.preemptions = scheduler.num_preemptions
         self.metrics.kv_pages = pages.num_pages
-        self.metrics.kv_pages_free = pages.num_free
+        self.metrics.kv_pages_free = scheduler.reuse.num_available
         self.metrics.count_cache(scheduler.reuse)
 
 

@@ -75,7 +75,7 @@ _HELP = {
     "running": ("gauge", "Sequences with a place."),
     "waiting": ("gauge", "Sequences in the queue."),
     "kv_pages": ("gauge", "KV pages in all."),
-    "kv_pages_free": ("gauge", "KV pages nobody holds."),
+    "kv_pages_free": ("gauge", "KV pages that no running sequence uses, cached ones included."),
     "cache_pages": ("gauge", "KV pages that the prefix cache holds."),
     "cache_checkpoints": ("gauge", "Checkpoints of recurrent states that the prefix cache holds."),
     "cache_looked_up_tokens": ("counter", "Prompt tokens looked up in the prefix cache."),

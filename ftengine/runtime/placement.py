@@ -15,7 +15,7 @@ from ftengine.experts.gpu import DeviceStore, StoreSettings
 from ftengine.experts.policy.budget import Hysteresis
 from ftengine.experts.timing import rates_of
 from ftengine.kernels.dispatch import Kernels
-from ftengine.models.spec import ModelConfig, MoeSpec, RouterSpec
+from ftengine.models.spec import ModelConfig, RouterSpec
 
 EMULATED_MACHINE = Machine(
     name="emulated",
@@ -122,11 +122,7 @@ def check_slots(num_slots: int, store: DeviceStore, least: int, strategy: str) -
 
 
 def _routers(spec: ModelConfig) -> list[RouterSpec]:
-    return [
-        layer.feed_forward.router
-        for layer in spec.layers
-        if isinstance(layer.feed_forward, MoeSpec)
-    ]
+    return [layer.experts.router for layer in spec.layers if layer.experts is not None]
 
 
 def _emulated(config: EngineConfig) -> EmulatedDevice:

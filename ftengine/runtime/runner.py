@@ -11,8 +11,10 @@ import torch
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import pages_for
 from ftengine.cache.state_pool import StatePool
+from ftengine.kernels.native import NativeKernels
 from ftengine.layers.context import Workspace
 from ftengine.models.decoder import Decoder
+from ftengine.plan.replay import StepPlans
 from ftengine.protocol import GenerateRequest
 from ftengine.runtime.batching import StepInputs
 from ftengine.scheduler.batch import Batch, Work
@@ -85,6 +87,10 @@ class Runner:
         )
         rows = max(HEAD_ROWS, limits.max_sequences)
         self._logits = torch.zeros(rows, decoder.vocab_size)
+        kernels = decoder.head.kernels
+        self._plans: StepPlans | None = None
+        if isinstance(kernels, NativeKernels):
+            self._plans = StepPlans(decoder, kernels)
 
     @property
     def states(self) -> StatePool | None:
@@ -101,10 +107,17 @@ class Runner:
         """Numbers in a hidden state."""
         return self._decoder.buffer_shape.hidden
 
+    @property
+    def step_described(self) -> str:
+        """How decode steps are computed, in words."""
+        return "python" if self._plans is None else self._plans.described()
+
     def use_pool(self, pool: KvPool) -> None:
         """Steps from now on use another pool; between steps only."""
         self._pool = pool
         self._inputs.use_pool(pool)
+        if self._plans is not None:
+            self._plans.forget()
 
     def copy(self, copies: Iterable[Copy]) -> None:
         """Move what the scheduler wants moved, in this order, before the next step."""
@@ -173,6 +186,8 @@ class Runner:
     def _forward(self, work: tuple[Work, ...], wanted: list[int] | None) -> torch.Tensor:
         with torch.inference_mode():
             context = self._inputs.fill(work, wanted)
+            if self._plans is not None and self._plans.covers(context):
+                return self._plans.forward(self._inputs.token_ids, context)
             return self._decoder.forward(self._inputs.token_ids, context)
 
     def _head(self, hidden: torch.Tensor) -> torch.Tensor:

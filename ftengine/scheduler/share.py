@@ -7,7 +7,7 @@ token costs corrects itself. With nobody decoding prompts take all they want.
 
 from __future__ import annotations
 
-LEAST_TOKENS = 32
+LEAST_TOKENS = 64
 """Fewer prompt tokens than this at a time are not worth a pass over the weights."""
 _MOST_CREDIT_S = 0.25
 """So long may one chunk delay the streams after a quiet time, as far as costs can be foretold."""

@@ -9,8 +9,17 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from ftman.chat import traced
+from ftman.chat.formats.base import ChatFormat
 from ftman.chat.tokenizer import Offsets, Tokenizer
 from ftman.chat.traced import TEMPLATE, content_origin, is_block, message_of
+
+
+def closing_ids(tokenizer: Tokenizer, fmt: ChatFormat) -> tuple[int, ...]:
+    """Tokens that close reasoning or a call in a reply; a text of several tokens is none."""
+    marks = [fmt.reasoning.end] if fmt.reasoning else []
+    marks += fmt.calls.closes if fmt.calls else ()
+    found = (tokenizer.encode(mark.strip(), special=True) for mark in marks)
+    return tuple(sorted({ids[0] for ids in found if len(ids) == 1}))
 
 
 def anchors_of(

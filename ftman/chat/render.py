@@ -24,6 +24,7 @@ from ftman.chat.anchors import anchors_of
 from ftman.chat.formats.registry import detect, format_named
 from ftman.chat.go_chat import render_insert, render_messages
 from ftman.chat.go_template import GoTemplate
+from ftman.chat.own_turns import OwnReplies, encode_with
 from ftman.chat.template import JinjaTemplates, TemplateRaisedError
 from ftman.chat.tokenizer import Span, Tokenizer
 from ftman.chat.traced import TEMPLATE, content_origin
@@ -56,8 +57,9 @@ async def render_chat(
     *,
     values: Mapping[str, Any] | None = None,
     add_generation_prompt: bool = True,
+    own: OwnReplies | None = None,
 ) -> Prompt:
-    """Render a conversation and encode it.
+    """Render a conversation and encode it, replies in it that are known by their generated ids.
 
     A last assistant message is continued: the text ends where its content ends. values: `tools`,
     `think` (true, false or a level), and whatever else a Jinja template may read.
@@ -67,14 +69,15 @@ async def render_chat(
         raise UsageError("messages must not be empty", hint="Send at least one message.")
     given = dict(values or {})
     if template.jinja and not template.go:
-        text = await _render_jinja(
+        text, shown = await _render_jinja(
             templates, template.jinja, tokenizer, messages, given, add_generation_prompt
         )
-        return await asyncio.to_thread(encode_prompt, tokenizer, text)
+        return await asyncio.to_thread(encode_prompt, tokenizer, text, shown, own)
     source = template.go or DEFAULT_GO
 
     def work() -> Prompt:
-        return encode_prompt(tokenizer, render_messages(GoTemplate.parse(source), messages, given))
+        text = render_messages(GoTemplate.parse(source), messages, given)
+        return encode_prompt(tokenizer, text, messages, own)
 
     return await asyncio.to_thread(work)
 
@@ -113,9 +116,14 @@ async def render_generate(
     return await asyncio.to_thread(work)
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+def encode_prompt(
+    tokenizer: Tokenizer,
+    text: str,
+    messages: Sequence[Message] = (),
+    own: OwnReplies | None = None,
+) -> Prompt:
     """Encode a rendered text; value text yields no control token. Puts BOS first where the
-    tokenizer adds one and the text does not start with it.
+    tokenizer adds one and the text does not start with it. messages: those the text was made of.
 
     Shape: anchors are offsets into token_ids, sorted, each inside the prompt: where a message
     starts, and where its content starts and ends.
@@ -125,12 +133,19 @@ def encode_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     for length, origin in traced.runs_of(text):
         spans.append(Span(traced.plain(text[at : at + length]), special=origin == TEMPLATE))
         at += length
-    ids, offsets = tokenizer.encode_spans(spans)
+    placed = list(own.place(tokenizer, text, messages)) if own is not None else []
+    ids, offsets = encode_with(tokenizer, text, spans, placed)
     anchors = anchors_of(tokenizer, ids, offsets, traced.runs_of(text))
     whole = tokenizer.with_bos(ids)
     shift = len(whole) - len(ids)
     kept = sorted({anchor + shift for anchor in anchors if 0 < anchor + shift < len(whole)})
-    return Prompt(tuple(whole), tuple(kept), traced.plain(text))
+    plain = traced.plain(text)
+    return Prompt(tuple(whole), tuple(kept), plain, plain[len(plain) - _opening_chars(text) :])
+
+
+def _opening_chars(text: str) -> int:
+    last = traced.runs_of(text)[-1:]
+    return last[0][0] if last and last[0][1] == TEMPLATE else 0
 
 
 def capabilities_of(template: ChatTemplate, parser: str = "") -> tuple[str, ...]:
@@ -170,7 +185,8 @@ async def _render_jinja(
     messages: Sequence[Message],
     given: Mapping[str, Any],
     add_generation_prompt: bool,
-) -> str:
+) -> tuple[str, Sequence[Message]]:
+    """The text, and the form of the conversation that the template took."""
     refusal: TemplateRaisedError | None = None
     for attempt in _attempts(_known_roles(messages, source)):
         continues = add_generation_prompt and _continues(attempt)
@@ -187,7 +203,7 @@ async def _render_jinja(
         except TemplateRaisedError as error:
             refusal = refusal or error
             continue
-        return _cut_after(text, len(attempt) - 1) if continues else text
+        return _cut_after(text, len(attempt) - 1) if continues else text, attempt
     assert refusal is not None
     raise refusal
 

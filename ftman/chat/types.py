@@ -233,8 +233,12 @@ ChatEvent = Waiting | ThinkingDelta | TextDelta | ToolCallDelta | ToolCall | Fin
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the engine is given. anchors are token offsets of block edges; text is for people."""
+    """What the engine is given. anchors are token offsets of block edges; text is for people.
+
+    opening: what the template wrote after the last value, where the reply begins.
+    """
 
     token_ids: tuple[int, ...]
     anchors: tuple[int, ...]
     text: str
+    opening: str = ""

@@ -42,7 +42,7 @@ def change_for(wanted: JsonEntry | WholeFile) -> Change:
     if isinstance(wanted, WholeFile):
         return Change(path, old, wanted.text.encode())
     present = _object(path, old, wanted) if old and old.strip() else {}
-    merged = _merged(present, wanted.values, wanted.list_key)
+    merged = _merged(_merged(wanted.defaults, present), wanted.values)
     if old is not None and merged == present:
         return Change(path, old, old)
     return Change(path, old, (json.dumps(merged, indent=2, ensure_ascii=False) + "\n").encode())
@@ -95,35 +95,28 @@ def _object(path: Path, old: bytes, wanted: JsonEntry) -> dict[str, Any]:
     )
 
 
-def _merged(present: Mapping[str, Any], wanted: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _merged(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(present)
     for name, value in wanted.items():
         old = found.get(name)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            found[name] = _merged(old, value, key)
+            found[name] = _merged(old, value)
         elif isinstance(value, list) and isinstance(old, list):
-            found[name] = _joined(old, value, key)
+            found[name] = _joined(old, value)
         else:
             found[name] = value
     return found
 
 
-def _joined(present: list[Any], wanted: list[Any], key: str) -> list[Any]:
-    """The list with entries of the same key and place replaced, and new ones at its end."""
-    found = list(present)
-    for entry in wanted:
-        if not isinstance(entry, Mapping):
-            found += [] if entry in found else [entry]
-            continue
-        same = [at for at, old in enumerate(found)
-                if isinstance(old, Mapping) and _same(old, entry, key)]  # fmt: skip
-        if same:
-            found[same[0]] = entry
-        else:
-            found.append(entry)
-    return found
+def _joined(present: list[Any], wanted: list[Any]) -> list[Any]:
+    """The list with our entries of the same identity replaced, and new ones at its end."""
+    ours = {_identity(entry): entry for entry in wanted}
+    kept = [ours.pop(_identity(entry), entry) for entry in present]
+    return [*kept, *ours.values()]
 
 
-def _same(old: Mapping[str, Any], entry: Mapping[str, Any], key: str) -> bool:
+def _identity(entry: Any) -> str:
     # Somebody else's model of the same id behind another key is another model.
-    return old.get(key) == entry.get(key) and old.get("envKey") == entry.get("envKey")
+    if isinstance(entry, Mapping):
+        return json.dumps([entry.get("id"), entry.get("envKey")])
+    return json.dumps(entry, sort_keys=True)

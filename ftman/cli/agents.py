@@ -35,11 +35,11 @@ class Target:
 
 @dataclass(frozen=True)
 class JsonEntry:
-    """Values to lay into a JSON settings file; lists are joined by the entries' `list_key`."""
+    """Values to lay into a JSON settings file. `defaults` give way to what is there already."""
 
     path: Path
     values: Mapping[str, Any]
-    list_key: str = "id"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,14 @@ def _cline(target: Target, home: Path, environ: Environment) -> Plan:
         "model": target.model,
         "baseUrl": f"{target.url}/v1",
     }
-    # Cline drops the whole file when an entry has no time.
-    entry = {"settings": settings, "updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
     models = {"version": 1, "providers": {provider: {"models": {target.model: model}}}}
-    chosen = {"version": 1, "providers": {provider: entry}}
-    written = JsonEntry(folder / "models.json", models), JsonEntry(folder / "providers.json", chosen)
+    chosen = {"version": 1, "providers": {provider: {"settings": settings}}}
+    # Cline drops the whole file when an entry has no time; later it writes its own.
+    stamp = {"updatedAt": "2026-01-01T00:00:00.000Z", "tokenSource": "manual"}
+    written = (
+        JsonEntry(folder / "models.json", models),
+        JsonEntry(folder / "providers.json", chosen, {"providers": {provider: stamp}}),
+    )
     return Plan(written, ("cline", "--provider", provider, "--model", target.model))
 
 

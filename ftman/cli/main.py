@@ -82,7 +82,8 @@ def _dispatch(words: list[str], no_colour: bool) -> int:
 def _parsed(verb: Verb, words: list[str]) -> argparse.Namespace:
     parser = parser_of(verb, _ArgumentParser)
     # `--think` alone means true, and must not take the next word as its value.
-    words = ["--think=true" if word == "--think" else word for word in words]
+    end = words.index("--") if "--" in words else len(words)
+    words = ["--think=true" if w == "--think" and i < end else w for i, w in enumerate(words)]
     try:
         return parser.parse_intermixed_args(words)
     except TypeError as error:

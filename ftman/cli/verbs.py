@@ -83,7 +83,9 @@ def _prefix(parser: Parser) -> None:
 
 def _ps(parser: Parser) -> None:
     _prefix(parser)
-    parser.add_argument("--experts", action="store_true", help="what happens to routed experts")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--experts", action="store_true", help="what happens to routed experts")
+    which.add_argument("--cache", action="store_true", help="what of prompts is reused")
 
 
 def _memory(parser: Parser) -> None:

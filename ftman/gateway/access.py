@@ -77,7 +77,7 @@ class AccessRules:
                 return _preflight(self.cors_headers(headers))
         if method == "OPTIONS":
             return _empty(204)
-        if self.keys and path not in _PUBLIC and not self._key_given(headers):
+        if self.keys and path not in _PUBLIC and not self.key_given(headers):
             raise UnauthorizedError(
                 "API key missing or wrong",
                 hint="Send the key as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
@@ -117,16 +117,18 @@ class AccessRules:
             return True
         return any(_matches(pattern, origin) for pattern in self.origins)
 
-    def _key_given(self, headers: Mapping[str, str]) -> bool:
+    def key_given(self, headers: Mapping[str, str]) -> str:
+        """The accepted key that a request brings, "" for none."""
         for name in ("authorization", "x-api-key"):
             given = headers.get(name, "")
             if given[:7].lower() == "bearer ":
                 given = given[7:]
             data = given.strip().encode("utf-8", "replace")
             # Every key is compared, so that the time taken says nothing.
-            if any([hmac.compare_digest(data, key.encode()) for key in self.keys]):  # noqa: C419
-                return True
-        return False
+            found = [key for key in self.keys if hmac.compare_digest(data, key.encode())]
+            if found:
+                return found[0]
+        return ""
 
 
 def rules_for(

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from h11 import LocalProtocolError
 
+from ftman import caller
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
 from ftman.errors import BusyError, FtmanError, UsageError
@@ -145,6 +146,7 @@ class Gateway:
             if refused is not None:
                 await _send_reply(send, refused, call, head, outcome)
                 return
+            caller.salt.set(caller.salt_of(self._rules.key_given(call.headers)))
             route = self._route(call)
             if isinstance(route, Reply):
                 await _send_reply(send, route, call, head, outcome)

@@ -7,7 +7,13 @@ import logging
 from dataclasses import dataclass
 
 from ftman.errors import FtmanError, NotFoundError, UsageError
-from ftman.supervisor.client import EngineClient, ExpertStats, MemoryRequest, MemoryState
+from ftman.supervisor.client import (
+    CacheStats,
+    EngineClient,
+    ExpertStats,
+    MemoryRequest,
+    MemoryState,
+)
 from ftman.supervisor.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
@@ -17,9 +23,10 @@ EMULATED = "emulated"
 
 @dataclass(frozen=True)
 class RunningExperts:
-    """Experts of one engine. stats None: a dense model. Units: per second of steps; seconds ago.
+    """Experts and prefix cache of one engine. stats None: a dense model.
 
-    link_bytes_per_s None: the device is emulated, and the seconds of its copies mean nothing.
+    Units: per second of steps; seconds ago. link_bytes_per_s None: the device is emulated, and the
+    seconds of its copies mean nothing.
     """
 
     name: str
@@ -28,6 +35,7 @@ class RunningExperts:
     link_bytes_per_s: float | None
     tokens_per_s: float
     last_step_s: float | None
+    cache: CacheStats | None = None
 
 
 async def running_experts(supervisor: Supervisor) -> list[RunningExperts]:
@@ -79,6 +87,7 @@ async def _ask(name: str, client: EngineClient) -> RunningExperts | None:
         link_bytes_per_s=None if info.device == EMULATED else link_rate,
         tokens_per_s=tokens / decode_s if decode_s else 0.0,
         last_step_s=health.last_step_s,
+        cache=info.cache,
     )
 
 

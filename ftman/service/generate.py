@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,7 +19,11 @@ from ftengine.protocol import (
     TokenEvent,
     TokenLogprob,
 )
+from ftman import caller
 from ftman.catalog.model import Model
+from ftman.chat.anchors import closing_ids
+from ftman.chat.formats.run import ParserEvent
+from ftman.chat.remembered import ReplyMemory, Said
 from ftman.chat.reply import Reply
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.tokenizer import Tokenizer
@@ -64,11 +69,17 @@ class _Job:
 
 
 class Generator:
-    """Runs generations; holds nothing of them between two."""
+    """Runs generations; of their replies it holds the ids, in `memory`."""
 
     def __init__(
-        self, engines: Engines, shelf: TokenizerShelf, templates: JinjaTemplates, clock: Clock
+        self,
+        engines: Engines,
+        shelf: TokenizerShelf,
+        templates: JinjaTemplates,
+        memory: ReplyMemory,
+        clock: Clock,
     ):
+        self._prepare_chat = functools.partial(chat_prompt, memory=memory)
         self._engines = engines
         self._shelf = shelf
         self._templates = templates
@@ -77,7 +88,7 @@ class Generator:
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """Continue a conversation.   Raises: FtmanError, before the first delta or later."""
         async with contextlib.aclosing(
-            self._run(request, chat_prompt, request.template_values)
+            self._run(request, self._prepare_chat, request.template_values)
         ) as events:
             async for event in events:
                 yield event
@@ -171,10 +182,11 @@ class Generator:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
                 if isinstance(event, ProgressEvent):
+                    run.cached = event.cached
                     yield Waiting("prefill", event.prefilled, event.total)
                 elif isinstance(event, TokenEvent):
                     run.tokens(event, self._clock.monotonic())
-                    for item in reply.feed(event):
+                    for item in run.hears(reply.feed(event)):
                         yield item
                     if reply.enough:
                         break
@@ -188,8 +200,9 @@ class Generator:
                 f"the engine of {job.model.name.short} ended an answer without finishing it",
                 code="engine_protocol",
             )
-        for item in reply.finish():
+        for item in run.hears(reply.finish()):
             yield item
+        _remember(job, run, reply)
         yield self._finish(job, run, reply, load_s)
 
     def _finish(self, job: _Job, run: _Running, reply: Reply, load_s: float) -> Finish:
@@ -198,7 +211,7 @@ class Generator:
         finish = run.finish
         usage = Usage(
             prompt_tokens=len(ids),
-            cached_tokens=finish.cached_tokens if finish else 0,
+            cached_tokens=finish.cached_tokens if finish else run.cached,
             completion_tokens=finish.completion_tokens if finish else len(run.ids),
             total_s=now - job.started_s,
             load_s=load_s,
@@ -228,13 +241,27 @@ class _Running:
     started_s: float
     first_s: float = 0.0
     ids: list[int] = field(default_factory=list)
+    cached: int = 0
     finish: FinishEvent | None = None
+    events: list[ParserEvent] = field(default_factory=list)
 
     def tokens(self, event: TokenEvent, now_s: float) -> None:
         """Count an event's tokens."""
         if not self.ids:
             self.first_s = now_s
         self.ids.extend(event.token_ids)
+
+    def hears(self, events: list[ParserEvent]) -> list[ParserEvent]:
+        """Keep what the reply says, and pass it on."""
+        self.events += events
+        return events
+
+
+def _remember(job: _Job, run: _Running, reply: Reply) -> None:
+    """Keep the ids of a reply that says no more than its client was told."""
+    own = job.fitted.own
+    if own is not None and reply.stopped is None:
+        own.keep(job.tokenizer, job.fitted.prompt, run.ids, Said.in_events(run.events))
 
 
 def _is_waiting(event: ChatEvent) -> bool:
@@ -258,6 +285,8 @@ def _wire_request(job: _Job) -> GenerateRequest:
         logprobs=job.logprobs,
         prompt_logprobs=job.echo and job.logprobs is not None,
         constraint=job.constraint,
+        anchor_token_ids=closing_ids(job.tokenizer, job.fitted.reply.format),
+        salt=caller.salt.get(),
     )
 
 

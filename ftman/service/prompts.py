@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftman import files
+from ftman import caller, files
 from ftman.catalog.model import Model
 from ftman.chat.conversation import canonical
+from ftman.chat.formats.base import ChatFormat
+from ftman.chat.own_turns import OwnReplies
+from ftman.chat.remembered import ReplyMemory
 from ftman.chat.render import ChatTemplate, render_chat, render_generate
 from ftman.chat.reply import ReplyRules
 from ftman.chat.template import JinjaTemplates
@@ -37,11 +40,12 @@ class ContextLengthError(UsageError):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A prompt that fits, and what had to be done for it."""
+    """A prompt that fits, and what had to be done for it. own: where its reply is remembered."""
 
     prompt: Prompt
     notes: tuple[str, ...] = ()
     reply: ReplyRules = field(default_factory=ReplyRules)
+    own: OwnReplies | None = None
 
 
 def effective_messages(model: Model, messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -79,8 +83,9 @@ async def chat_prompt(
     context_tokens: int,
     num_keep: int,
     values: Mapping[str, Any],
+    memory: ReplyMemory | None = None,
 ) -> Fitted:
-    """Render a conversation so that at least one token can follow.
+    """Render a conversation so that at least one token can follow. memory: of earlier replies.
 
     Raises: ContextLengthError when it is too long and the request forbids shortening.
     """
@@ -89,15 +94,19 @@ async def chat_prompt(
     unable = refuse_unable(request, model, template)
     variables, noted = template_values(request, fmt, template, values)
 
+    own = own_replies(memory, model, tokenizer, request, fmt) if memory is not None else None
+
     async def render(messages: Sequence[Message]) -> Prompt:
-        return await render_chat(templates, template, tokenizer, messages, values=variables)
+        return await render_chat(
+            templates, template, tokenizer, messages, values=variables, own=own
+        )
 
     messages = canonical(effective_messages(model, request.messages), fmt)
     prompt = await render(messages)
     rules = reply_rules(request, fmt, prompt)
     notes = [*unable, *noted]
     if len(prompt.token_ids) < context_tokens:
-        return Fitted(prompt, tuple(notes), rules)
+        return Fitted(prompt, tuple(notes), rules, own)
     if request.strict_length:
         raise ContextLengthError(len(prompt.token_ids), context_tokens)
     prompt, dropped = await _drop_oldest(render, messages, prompt, context_tokens)
@@ -108,7 +117,21 @@ async def chat_prompt(
             f"the {dropped} oldest {turns} left out"
         )
     fitted = cut_tokens(prompt, tokenizer, context_tokens, num_keep)
-    return Fitted(fitted.prompt, (*notes, *fitted.notes), rules)
+    return Fitted(fitted.prompt, (*notes, *fitted.notes), rules, own)
+
+
+def own_replies(
+    memory: ReplyMemory,
+    model: Model,
+    tokenizer: Tokenizer,
+    request: ChatRequest,
+    fmt: ChatFormat,
+) -> OwnReplies:
+    """What is remembered for this model and this caller."""
+    stops = sorted({*model.eos_ids, *tokenizer.eos_ids})
+    ends = {tokenizer.token_text(idx) for idx in stops} | {*fmt.ends}
+    scope = f"{model.ftw_id} {caller.salt.get()}"
+    return OwnReplies(memory, scope, fmt, request.tools, tuple(sorted(ends - {""})))
 
 
 async def _drop_oldest(

@@ -12,6 +12,7 @@ from typing import Any
 from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
+from ftman.chat.remembered import ReplyMemory
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.types import (
     ChatEvent,
@@ -74,8 +75,9 @@ class Service:
         self._calibration = calibration or Calibration(config.paths, config.engine)
         automatic = self._calibration if launcher is None else None
         self._engines = Engines(config, self.catalog, self._supervisor, automatic)
-        self._generator = Generator(self._engines, self._shelf, self._templates, clock)
-        self.tokens = Tokens(self._engines, self._shelf, self._templates)
+        memory = ReplyMemory()
+        self._generator = Generator(self._engines, self._shelf, self._templates, memory, clock)
+        self.tokens = Tokens(self._engines, self._shelf, self._templates, memory)
         self._embedder = Embedder(self._engines, self._shelf, self.catalog, clock)
         self._models = Models(self.catalog)
         self._creator = Creator(self.catalog, self._jobs)

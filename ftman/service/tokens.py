@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftman.catalog.model import Model
+from ftman.chat.remembered import ReplyMemory
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.types import ChatRequest, CompletionRequest, Prompt
 from ftman.service.engines import Engines
@@ -32,7 +33,14 @@ class TokenizerInfo:
 class Tokens:
     """Use cases about tokens."""
 
-    def __init__(self, engines: Engines, shelf: TokenizerShelf, templates: JinjaTemplates):
+    def __init__(
+        self,
+        engines: Engines,
+        shelf: TokenizerShelf,
+        templates: JinjaTemplates,
+        memory: ReplyMemory,
+    ):
+        self._memory = memory
         self._engines = engines
         self._shelf = shelf
         self._templates = templates
@@ -51,6 +59,7 @@ class Tokens:
                 _NO_LIMIT,
                 0,
                 request.template_values,
+                self._memory,
             )
             return fitted.prompt
 

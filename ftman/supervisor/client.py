@@ -17,6 +17,7 @@ from ftengine.protocol import (
     LINE_LIMIT_BYTES,
     POOLINGS,
     PROTOCOL_VERSION,
+    CacheStats,
     Constraint,
     EmbedReply,
     EmbedRequest,
@@ -45,6 +46,7 @@ from ftman.supervisor.stream import Address, post
 __all__ = [
     "LINE_LIMIT_BYTES",
     "POOLINGS",
+    "CacheStats",
     "Constraint",
     "EmbedReply",
     "EmbedRequest",

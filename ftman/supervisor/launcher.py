@@ -38,7 +38,9 @@ class EngineLauncher:
             "--strategy": settings.strategy,
             "--expert-slots": str(settings.expert_slots or ""),
             "--tier": "" if settings.tier == "auto" else settings.tier,
+            "--prefill-share": f"{settings.prefill_share:g}" if settings.prefill_share else "",
         }
         for option, value in chosen.items():
             argv += [option, value] if value else []
+        argv += [] if settings.prefix_cache else ["--no-prefix-cache"]
         return argv

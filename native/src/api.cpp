@@ -1,4 +1,4 @@
-// Life cycle, information and the bandwidth probe.
+// Life cycle and information.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -16,7 +16,6 @@ namespace ft {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int64_t kProbeUnitBytes = 1 << 20;
 
 int usable_cpus() {
 #if defined(__linux__)
@@ -24,27 +23,6 @@ int usable_cpus() {
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
 #endif
   return std::max(1u, std::thread::hardware_concurrency());
-}
-
-struct StreamJob {
-  const uint64_t* data;
-  int64_t words;
-  std::atomic<uint64_t> sum{0};
-  Phase phase;
-};
-
-// Four streams of 64-bit words, so that the additions never wait for each other.
-uint64_t sum_words(const uint64_t* p, int64_t n) {
-  uint64_t sums[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    __builtin_prefetch(p + i + 512);
-    for (int j = 0; j < 8; ++j) sums[j] += p[i + j];
-  }
-  for (; i < n; ++i) sums[0] += p[i];
-  uint64_t total = 0;
-  for (uint64_t s : sums) total += s;
-  return total;
 }
 
 }  // namespace
@@ -122,28 +100,6 @@ const char* ft_status_text(ft_status status) {
     default:
       return "unknown status";
   }
-}
-
-ft_status ft_stream_read(const void* data, int64_t bytes, uint64_t* checksum) {
-  using namespace ft;
-  if (!data || bytes < 0 || !checksum) return FT_ERR_ARGUMENT;
-  if ((reinterpret_cast<uintptr_t>(data) & 7) != 0) return FT_ERR_ALIGN;
-  std::lock_guard<std::mutex> lock(api_mutex());
-  StreamJob job{};
-  job.data = static_cast<const uint64_t*>(data);
-  job.words = bytes / 8;
-  pool().run(
-      [](void* context, int) {
-        auto& j = *static_cast<StreamJob*>(context);
-        const int64_t per_unit = kProbeUnitBytes / 8;
-        j.phase.run((j.words + per_unit - 1) / per_unit, [&](int64_t unit) {
-          const int64_t first = unit * per_unit;
-          j.sum.fetch_add(sum_words(j.data + first, std::min(per_unit, j.words - first)));
-        });
-      },
-      &job, true);
-  *checksum = job.sum.load();
-  return FT_OK;
 }
 
 }  // extern "C"

@@ -31,7 +31,7 @@ bool has_avx512() {
 #if defined(FT_HAVE_AVX512BF16)
 bool has_avx512bf16() {
   const CpuInfo& cpu = cpu_info();
-  return has_avx512() && cpu.avx512bf16 && cpu.avx512vnni;
+  return has_avx512() && cpu.avx512bf16 && cpu.avx512vnni && cpu.avx512vbmi;
 }
 #endif
 
@@ -149,6 +149,16 @@ int format_index(uint32_t wire) {
       return kFp8Tensor;
     case FT_FP8_BLOCK:
       return kFp8Block;
+    case FT_Q5_0:
+      return kQ5_0;
+    case FT_Q5_1:
+      return kQ5_1;
+    case FT_Q4_K:
+      return kQ4K;
+    case FT_Q5_K:
+      return kQ5K;
+    case FT_Q6_K:
+      return kQ6K;
     default:
       return -1;
   }
@@ -163,6 +173,7 @@ struct Group {
 const Group kGroups[kNumFormats] = {
     {1, 4, 1},   {2, 4, 1},   {2, 4, 1},  {32, 34, 1}, {32, 18, 1}, {32, 20, 1},
     {32, 17, 2}, {32, 17, 2}, {16, 9, 2}, {16, 9, 2},  {4, 4, 1},   {4, 4, 1},
+    {32, 22, 1}, {32, 24, 1}, {256, 144, 1}, {256, 176, 1}, {256, 210, 1},
 };
 
 int64_t header_bytes(int format, int64_t cols) {

@@ -20,13 +20,18 @@ enum Format : int32_t {
   kNvfp4Div,
   kFp8Tensor,
   kFp8Block,
+  kQ5_0,
+  kQ5_1,
+  kQ4K,
+  kQ5K,
+  kQ6K,
   kNumFormats
 };
 
 constexpr int kPanelRows = 32;
 constexpr int kPairRows = 16;
 constexpr int kChunk = 32;       // elements of a row that are summed before the scale is applied
-constexpr int kExtras = 2;      // numbers of a packed row for each chunk
+constexpr int kExtras = 4;      // numbers of a packed row for each chunk
 constexpr int kScaleBlock = 128;  // columns that share a scale in kFp8Block
 constexpr int kPageTokens = 16;  // tokens of a KV page
 constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
@@ -34,7 +39,7 @@ constexpr int kMaxBlockTokens = 64;
 
 // One panel against some tokens. x[t] are rows in the format's own element order (see pack_row);
 // sums is the offset, in floats, of kExtras numbers for each chunk behind them (formats with
-// pack_row only): the chunk's sum, and the unit of its integers.
+// pack_row only): the chunk's sum first, or what ints-inl.h says.
 struct PanelRun {
   const uint8_t* panel;
   int64_t cols;

@@ -22,8 +22,9 @@ struct LinearJob {
   int64_t panel_groups;
   int64_t blocks;
   bool pack_in_job;
+  int threads;
   Phase pack;
-  Phase multiply;
+  StreamPhase multiply;
 };
 
 void pack_token(LinearJob& job, int64_t t) {
@@ -57,10 +58,11 @@ void multiply_unit(LinearJob& job, int64_t unit) {
   }
 }
 
-void linear_job(void* context, int) {
+void linear_job(void* context, int worker) {
   LinearJob& job = *static_cast<LinearJob*>(context);
   if (job.pack_in_job) job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
-  job.multiply.run(job.blocks * job.panel_groups, [&](int64_t u) { multiply_unit(job, u); });
+  job.multiply.run(job.blocks * job.panel_groups, worker, job.threads,
+                   [&](int64_t u) { multiply_unit(job, u); });
 }
 
 ft_status check(const ft_linear_args& a, int format) {
@@ -94,7 +96,7 @@ extern "C" ft_status ft_linear(const ft_linear_args* args) {
     if (!job.pack_in_job)
       for (int64_t t = 0; t < args->tokens; ++t) pack_token(job, t);
   }
-  const int threads = pool().threads();
+  const int threads = job.threads = pool().threads();
   job.panels = (args->rows + kPanelRows - 1) / kPanelRows;
   job.blocks = (args->tokens + kMaxBlockTokens - 1) / kMaxBlockTokens;
   const int64_t by_size = std::max<int64_t>(1, kUnitBytes / panel_bytes(format, args->cols));

@@ -1,6 +1,8 @@
 // ft_expert_ffn: one routed layer. Pairs (token, slot) are grouped by expert, so every expert's
-// weights are read once; then two phases: gate_up with the activation per (expert, panels), and
-// down per panels over all experts, where the slots of a token are summed in routing order.
+// weights are read once; then gate_up with the activation per (expert, panels), and down. Few pairs:
+// down per (expert, panels) too, then a phase that sums the slots of a token; each thread reads one
+// stream. Many pairs: down per panels over all experts, sums included, so that results stay small.
+// Slots are summed in routing order both ways.
 #include <algorithm>
 #include <cstring>
 
@@ -12,6 +14,8 @@ namespace {
 
 constexpr int64_t kUnitBytes = 96 * 1024;
 constexpr int64_t kCallerPackTokens = 4;
+constexpr int64_t kWholePartBytes = 4 << 20;  // results of all pairs up to this size are kept
+constexpr int64_t kSumColumns = 512;
 
 // Scratch in order; offsets in bytes, each 64-byte aligned.
 struct ScratchPlan {
@@ -21,9 +25,10 @@ struct ScratchPlan {
   int64_t order;   // int32 [pairs]: pairs sorted by expert, then by pair
   int64_t packed;  // float [tokens][packed_stride], formats that permute
   int64_t h;       // float [pairs][h_stride], in order's order
-  int64_t parts;   // float [threads][pairs][part_floats]
+  int64_t parts;   // float [threads or 1][pairs][part_floats]
   int64_t total;
   int64_t packed_stride, h_stride, down_panels_per_unit, part_floats;
+  bool by_expert;  // down is cut by experts, parts are whole rows
 };
 
 struct MoeJob {
@@ -41,8 +46,10 @@ struct MoeJob {
   int64_t gate_panels, gate_panels_per_unit, gate_groups;
   int64_t down_panels, down_groups;
   bool pack_in_job;
+  int threads;
   GluSpec glu;
-  Phase pack, gate_up, down;
+  Phase pack, down, sum;
+  StreamPhase gate_up, down_stream;
 };
 
 int64_t h_row_floats(int format_down, int64_t inter) {
@@ -69,6 +76,16 @@ ScratchPlan plan_scratch(const ft_expert_ffn_args& a, int format_gate_up, int fo
   plan.h_stride = h_row_floats(format_down, a.inter);
   plan.h = take(4 * pairs * plan.h_stride);
   const int64_t down_panels = (a.hidden + kPanelRows - 1) / kPanelRows;
+  plan.by_expert = pairs * down_panels * kPanelRows * 4 <= kWholePartBytes;
+  if (plan.by_expert) {
+    plan.down_panels_per_unit =
+        std::max<int64_t>(1, std::min({kUnitBytes / std::max<int64_t>(1, panel_bytes(format_down, a.inter)),
+                                       down_panels * std::min(pairs, a.num_experts) / (threads * 8)}));
+    plan.part_floats = down_panels * kPanelRows;
+    plan.parts = take(4 * pairs * plan.part_floats);
+    plan.total = at;
+    return plan;
+  }
   const int64_t reuse = std::min(pairs, a.num_experts);
   const int64_t bytes = std::max<int64_t>(1, reuse * panel_bytes(format_down, a.inter));
   const int64_t by_share = down_panels / (threads * 8);
@@ -185,10 +202,41 @@ void down_unit(MoeJob& job, int64_t unit, int worker) {
                             rows, (a.flags & FT_ACCUMULATE) != 0);
 }
 
+void down_stream_unit(MoeJob& job, int64_t unit) {
+  const int64_t expert = job.active[unit / job.down_groups], group = unit % job.down_groups;
+  const uint8_t* weights = expert_row(*job.args, expert) + job.args->down_offset;
+  const int64_t begin = group * job.plan.down_panels_per_unit;
+  const int64_t end = std::min(job.down_panels, begin + job.plan.down_panels_per_unit);
+  for (int64_t at = job.starts[expert]; at < job.starts[expert + 1]; at += kMaxBlockTokens) {
+    const int64_t left = job.starts[expert + 1] - at;
+    down_block(job, weights, at, static_cast<int>(std::min<int64_t>(left, kMaxBlockTokens)), begin,
+               end, job.parts + begin * kPanelRows);
+  }
+}
+
+void sum_unit(MoeJob& job, int64_t unit) {
+  const ft_expert_ffn_args& a = *job.args;
+  const int64_t groups = (a.hidden + kSumColumns - 1) / kSumColumns;
+  const int64_t t = unit / groups, column = unit % groups * kSumColumns;
+  job.table->weighted_sum(job.parts + t * a.slots * job.plan.part_floats + column,
+                          job.plan.part_floats, a.expert_weights + t * a.slots, a.slots,
+                          a.out + t * a.out_stride + column,
+                          static_cast<int>(std::min(kSumColumns, a.hidden - column)),
+                          (a.flags & FT_ACCUMULATE) != 0);
+}
+
 void moe_job(void* context, int worker) {
   MoeJob& job = *static_cast<MoeJob*>(context);
   if (job.pack_in_job) job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
-  job.gate_up.run(job.num_active * job.gate_groups, [&](int64_t u) { gate_up_unit(job, u); });
+  job.gate_up.run(job.num_active * job.gate_groups, worker, job.threads,
+                  [&](int64_t u) { gate_up_unit(job, u); });
+  if (job.plan.by_expert) {
+    job.down_stream.run(job.num_active * job.down_groups, worker, job.threads,
+                        [&](int64_t u) { down_stream_unit(job, u); });
+    const int64_t groups = (job.args->hidden + kSumColumns - 1) / kSumColumns;
+    job.sum.run(job.args->tokens * groups, [&](int64_t u) { sum_unit(job, u); });
+    return;
+  }
   job.down.run(job.down_groups, [&](int64_t u) { down_unit(job, u, worker); });
 }
 
@@ -283,7 +331,7 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   if (status != FT_OK || args->tokens == 0) return status;
   if ((status = check_pointers(*args)) != FT_OK) return status;
   std::lock_guard<std::mutex> lock(api_mutex());
-  const int threads = pool().threads();
+  const int threads = job.threads = pool().threads();
   job.table = &kernels();
   job.plan = plan_scratch(*args, job.format_gate_up, job.format_down, threads);
   if (args->scratch_bytes < job.plan.total) return FT_ERR_SCRATCH;

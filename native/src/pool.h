@@ -68,6 +68,39 @@ struct Phase {
   }
 };
 
+// The same for units that lie one behind the other in memory: each worker starts with a run of its
+// own, since a stream that goes on is read faster than one that jumps (Zen 4, 2 threads: 28 GB/s
+// without jumps, 20 with one every 64 KiB), and helps in the others' runs when that is done.
+class StreamPhase {
+ public:
+  template <class Body>
+  void run(int64_t count, int worker, int threads, Body body) {
+    const int runs = threads < kRuns ? threads : kRuns;
+    int64_t mine = 0;
+    for (int i = 0; i < runs; ++i) {
+      const int at = (worker + i) % runs;
+      const int64_t first = count * at / runs, end = count * (at + 1) / runs;
+      for (;;) {
+        const int64_t unit = first + next_[at].value.fetch_add(1, std::memory_order_relaxed);
+        if (unit >= end) break;
+        body(unit);
+        ++mine;
+      }
+    }
+    if (mine > 0) done_.fetch_add(mine, std::memory_order_acq_rel);
+    Backoff backoff;
+    while (done_.load(std::memory_order_acquire) < count) backoff.wait();
+  }
+
+ private:
+  static constexpr int kRuns = 16;
+  struct alignas(64) Next {
+    std::atomic<int64_t> value{0};
+  };
+  Next next_[kRuns];
+  alignas(64) std::atomic<int64_t> done_{0};
+};
+
 }  // namespace ft
 
 #endif  // FT_POOL_H_

@@ -52,6 +52,15 @@ class Recording:
     exchanges: list[Exchange]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that hang up; anything else is a fault of this file."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class Recorder:
     """A running proxy; `exchanges` grows in the order in which answers ended."""
 
@@ -65,8 +74,7 @@ class Recorder:
             recorder = self
             upstream = (upstream_host, upstream_port)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     @property

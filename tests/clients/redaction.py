@@ -31,7 +31,8 @@ KEPT_HEADERS = (
     "x-app",
 )
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_PLACE = re.compile(r"(?<![\w/])/(?:tmp|root|home|var|mnt|srv|opt)(?:/[\w.@+-]+)*")
+_PLACE = re.compile(r"(?<![\w/])/(?!home/user\b)(?:tmp|root|home|var|mnt|srv|opt)(?:/[\w.@+-]+)*")
+_FILE = re.compile(r"file://[^\s\"'<>]+")
 _LENGTH = re.compile(r"^<(\d+) characters>$")
 _FILLER = "the quick brown fox jumps over the lazy dog and "
 
@@ -74,6 +75,7 @@ class Redactor:
         for place in (str(ROOT), str(Path.home()), tempfile.gettempdir()):
             if len(place) > 1:
                 text = text.replace(place, "/home/user")
+        text = _FILE.sub("file:///home/user/model", text)
         return _UUID.sub(self._id, _PLACE.sub("/home/user/folder", text))
 
     def _id(self, found: re.Match[str]) -> str:

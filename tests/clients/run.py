@@ -109,16 +109,20 @@ def _run(suite: Suite, places: Places, where: dict[str, str]) -> Result:
     except subprocess.TimeoutExpired as error:
         return Result(0, 1, 0, suite.limit_s, f"no end after {error.timeout:.0f} s\n")
     words = "" if done.returncode == 0 else (done.stdout + done.stderr)[-4000:]
-    passed, failed, skipped = _tap(done.stdout) if suite.environment == "node" else _junit(report)
+    passed, failed, skipped = (
+        tap_counts(done.stdout) if suite.environment == "node" else junit_counts(report)
+    )
     return Result(passed, failed, skipped, 0.0, words)
 
 
-def _tap(text: str) -> tuple[int, int, int]:
+def tap_counts(text: str) -> tuple[int, int, int]:
+    """Passed, failed and skipped, of the last lines of Node's runner."""
     found = {name: int(number) for name, number in _TAP.findall(text)}
     return found.get("pass", 0), found.get("fail", 0), found.get("skipped", 0)
 
 
-def _junit(report: Path) -> tuple[int, int, int]:
+def junit_counts(report: Path) -> tuple[int, int, int]:
+    """The same of pytest's report; one failure when there is none."""
     if not report.exists():
         return 0, 1, 0
     suite = ElementTree.parse(report).getroot().find("testsuite")

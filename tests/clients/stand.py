@@ -8,8 +8,10 @@ their own and know two addresses only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,35 +36,46 @@ TOOLS_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Stand:
-    """The two managers' addresses; `real` is "" where no real model was asked for."""
+    """The two managers' addresses; `real` is "" where no real model was asked for.
+
+    pulled: the name under which `real` pulled its model.
+    """
 
     scripted: str
     real: str
+    pulled: str
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[tuple[dict[str, str], list[Recorder]]]:
         """Recorders in front of both, and the environment that tells a suite of them."""
         with Recorder(self.scripted) as scripted, Recorder(self.real or self.scripted) as real:
             where = {"CLIENTS_URL": scripted.url, "CLIENTS_REAL_URL": real.url if self.real else ""}
-            yield where, [scripted, real]
+            yield where | {"CLIENTS_PULL": self.pulled}, [scripted, real]
 
 
 @contextlib.contextmanager
 def standing(home: Path, model: str) -> Iterator[Stand]:
     """Both managers. `model` is what the real one pulls (a name or a file), "" for none."""
-    shutil.rmtree(home / "scripted", ignore_errors=True)
+    home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
+        lock = stack.enter_context((home / "lock").open("w"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"clients: another run uses {home}; wait for its end")
+        shutil.rmtree(home / "scripted", ignore_errors=True)
         scripted = stack.enter_context(manager_process(home / "scripted", SCRIPTED)).url
         real = ""
+        model = Path(model).resolve().as_uri() if model and Path(model).exists() else model
         if model:
-            real = stack.enter_context(manager_process(home / "real", REAL)).url
+            store = home / f"real-{zlib.crc32(model.encode()):08x}"  # kept: pulled once a model
+            real = stack.enter_context(manager_process(store, REAL)).url
             prepare(real, model)
-        yield Stand(scripted, real)
+        yield Stand(scripted, real, model)
 
 
 def prepare(url: str, model: str) -> None:
     """Pull the model under a name of ours, and once more with a template that knows tools."""
-    model = Path(model).resolve().as_uri() if Path(model).exists() else model
     with httpx.Client(base_url=url, trust_env=False, timeout=900) as http:
         pulled = http.post("/api/pull", json={"model": model, "stream": False})
         assert pulled.status_code == 200, pulled.text

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ftengine.protocol import (
+    CacheStats,
     Constraint,
     EmbedReply,
     EmbedRequest,
@@ -28,8 +29,8 @@ from ftengine.protocol import (
 )
 
 MESSAGES: dict[str, Any] = {
-    "hello_unix": Hello("unix:/run/ft/e-00c0ffee/engine.sock", (1, 1), 4711),
-    "hello_tcp": Hello("tcp:127.0.0.1:40123", (1, 1), 4711),
+    "hello_unix": Hello("unix:/run/ft/e-00c0ffee/engine.sock", (1, 2), 4711),
+    "hello_tcp": Hello("tcp:127.0.0.1:40123", (1, 2), 4711),
     "generate_least": GenerateRequest("r-1", (1, 2, 3)),
     "generate_all": GenerateRequest(
         request_id="r-2",
@@ -54,12 +55,14 @@ MESSAGES: dict[str, Any] = {
         prompt_logprobs=True,
         deadline_s=30.5,
         constraint=Constraint("json_schema", '{"type":"object"}'),
+        anchor_token_ids=(4092, 4090),
+        salt="9f86d081884c7d65",
     ),
     "generate_json": GenerateRequest("r-3", (1,), constraint=Constraint("json")),
     "embed_least": EmbedRequest("e-1", ((1, 2, 3),)),
     "embed_all": EmbedRequest("e-2", ((1, 2, 3), (4,)), "last", False, 256),
     "embed_reply": EmbedReply(("AACAPwAAAEA=", "AAAAPwAAgD4="), 2, 4, 0.125, 0.5),
-    "event_progress": ProgressEvent(512, 2048),
+    "event_progress": ProgressEvent(512, 2048, 256),
     "event_token": TokenEvent((42, 43)),
     "event_token_logprobs": TokenEvent((42,), (TokenLogprob(42, -0.25, ((42, -0.25), (7, -2.0))),)),
     "event_finish_stop": FinishEvent("stop", 3, 2, 17, 0.0, 0.5, 1.25, 2),
@@ -85,7 +88,7 @@ MESSAGES: dict[str, Any] = {
     "memory_kv": MemoryRequest(kv_bytes=268_435_456),
     "memory_state": MemoryState(512, 1_572_864, 268_435_456, 4096, 8_000_000_000, 5_000_000_000, 1),
     "info": EngineInfo(
-        protocol=(1, 1),
+        protocol=(1, 2),
         version="0.1.0",
         ftw_id="ab" * 32,
         family="qwen3_moe",
@@ -115,6 +118,18 @@ MESSAGES: dict[str, Any] = {
             link_bytes=119_285_022_720,
             passes=3,
             stall_s=1.5,
+        ),
+        cache=CacheStats(
+            enabled=True,
+            pages=1800,
+            checkpoints_used=12,
+            checkpoints=16,
+            checkpoint_bytes=66_000_000,
+            looked_up_tokens=500_000,
+            hit_tokens=430_000,
+            recomputed_tokens=1_200,
+            evicted_pages=37,
+            evicted_checkpoints=4,
         ),
     ),
 }

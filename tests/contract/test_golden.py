@@ -83,6 +83,7 @@ def test_every_wire_type_has_a_golden_file_and_every_file_a_message() -> None:
         protocol.Sampling,
         protocol.TokenLogprob,
         protocol.ExpertStats,
+        protocol.CacheStats,
         protocol.Constraint,
     }
     assert {type(message) for message in MESSAGES.values()} == wire - nested

@@ -26,7 +26,7 @@ SIZES = tiny.TinySizes(
 """Sizes with partial blocks of 128 and whole groups of 32 in both directions."""
 BLOCK = 128
 _KEPT = re.compile(r"embed_tokens|lm_head|norm|\.gate\.weight$|router")
-_ORDER = ("F32", "BF16", "F8_E8M0", "F8_E4M3", "I8", "U8")
+_ORDER = ("I64", "F32", "BF16", "F8_E8M0", "F8_E4M3", "I8", "U8")
 """The order in which the safetensors library lays out dtypes, largest first."""
 
 

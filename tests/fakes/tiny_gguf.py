@@ -52,7 +52,7 @@ def write_gguf(
     """Write key-values, tokenizer and tensors."""
     writer = gguf.GGUFWriter(path, arch)
     _write_settings(writer, family, sizes)
-    _write_tokenizer(writer, pre)
+    write_tokenizer_fields(writer, pre)
     for name, values in gguf_weights(family, weights, sizes).items():
         _write_tensor(writer, name, values, types)
     writer.write_header_to_file()
@@ -112,7 +112,7 @@ def _write_settings(writer: gguf.GGUFWriter, family: str, sizes: tiny.TinySizes)
         writer.add_expert_feed_forward_length(sizes.expert_inter)
 
 
-def _write_tokenizer(writer: gguf.GGUFWriter, pre: str) -> None:
+def write_tokenizer_fields(writer: gguf.GGUFWriter, pre: str) -> None:
     tokens, merges = tiny.tiny_vocabulary()
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.tiny_models import write_tokenizer
+from tests.fakes.tiny_routed import ROUTED_MODELS, released_config
+from tests.fakes.tiny_sparse import SPARSE_MODELS, released_name
 
 _BASE: dict[str, Any] = {
     "vocab_size": 320,
@@ -124,8 +126,10 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
 }
+_MODELS |= SPARSE_MODELS | ROUTED_MODELS
 HYBRIDS = tuple(_MODELS)
 """Families built here."""
+_RANDOM_BUFFERS = ("e_score_correction_bias", "layer_scalar")
 
 
 def build_hybrid(
@@ -147,17 +151,40 @@ def build_hybrid(
     import transformers
 
     architecture, config_class, settings = _MODELS[family]
-    config = getattr(transformers, config_class)(**{**_BASE, **settings, **(changes or {})})
+    given = {**_BASE, **settings, **(changes or {})}
+    if "text_config" in settings:
+        given = {**settings, "text_config": {**_BASE, **settings["text_config"]}}
+    config = getattr(transformers, config_class)(**given)
     torch.manual_seed(seed)
     model = getattr(transformers, architecture)(config).to(getattr(torch, dtype))
     with torch.no_grad():
-        for name, values in model.named_parameters():
+        buffers = [item for item in model.named_buffers() if item[0].endswith(_RANDOM_BUFFERS)]
+        for name, values in (*model.named_parameters(), *buffers):
             _randomise(name, values, config.tie_word_embeddings)
+        for name, values in model.named_buffers():
+            if name.endswith("tid2eid"):
+                rows = [torch.randperm(config.n_routed_experts) for _ in range(values.shape[0])]
+                values.copy_(torch.stack(rows)[:, : values.shape[1]])
     model.save_pretrained(folder, save_original_format=hub_names)
+    if hub_names:
+        _rename(folder, family)
+    released_config(family, folder)
     write_tokenizer(folder)
     if wrapped:
         _wrap(folder, architecture)
     return folder
+
+
+def _rename(folder: Path, family: str) -> None:
+    """Give the weights the names of releases, where the library saves others."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    names = {name: released_name(family, name) for name in weights}
+    if any(name != new for name, new in names.items()):
+        renamed = {names[name]: values for name, values in weights.items()}
+        save_file(renamed, path, metadata={"format": "pt"})
 
 
 def _randomise(name: str, values: Any, tied: bool) -> None:

@@ -23,9 +23,10 @@ from ftengine.loader.stored import (
     NVFP4_DIV,
     scale_shapes,
 )
-from ftengine.models.weight_names import SKIPPED
+from ftengine.models.weight_names import SKIPPED, TABLE
 
 PLAIN = {"F32": "f32", "BF16": "bf16", "F16": "f16"}
+_TABLES = {"I32": "i32", "I64": "i64"}
 _CODE_DTYPES = ("F8_E4M3", "U8", "I8")
 _WEIGHTS = (".weight", ".weight_packed")
 _SCALES = (".weight_scale_inv", ".weight_scale", ".scale")
@@ -86,6 +87,8 @@ def _is_codes(tensor: SafetensorsTensor) -> bool:
 
 def _plain(item: Listed) -> SourceTensor:
     fmt = PLAIN.get(item.tensor.dtype)
+    if TABLE.search(item.tensor.name):
+        fmt = _TABLES.get(item.tensor.dtype, fmt)
     if fmt is None:
         raise LoadError(
             f"{item.file_name}: {item.tensor.name} has dtype {item.tensor.dtype}, which is not "

@@ -20,6 +20,8 @@ def activate(bank: ExpertBank, gate: torch.Tensor, up: torch.Tensor) -> torch.Te
     if bank.activation == "swiglu_clamp":
         gate = gate.clamp(max=bank.limit)
         return (up.clamp(-bank.limit, bank.limit) + 1) * gate * torch.sigmoid(bank.alpha * gate)
+    if bank.activation == "silu_clamp":
+        return F.silu(gate.clamp(max=bank.limit)) * up.clamp(-bank.limit, bank.limit)
     return F.silu(gate) * up
 
 

@@ -38,14 +38,15 @@ def delta_rule(
 ) -> None:
     """S <- decay S; S <- S + k (beta (v - k^T S)); out = S^T q, for each token and value head.
 
-    Shape: q, k [n, key_heads, dk]; v, out [n, heads, dv]; decay, beta [n, heads]; state [heads, dk,
-    dv], changed in place. Each key head serves heads / key_heads value heads in a row.
+    Shape: q, k [n, key_heads, dk]; v, out [n, heads, dv]; beta [n, heads]; decay the same, or [n,
+    heads, dk] where every channel of the keys has its own; state [heads, dk, dv], changed in place.
+    Each key head serves heads / key_heads value heads in a row.
     Source: Yang et al., Gated Delta Networks, 2024.
     """
     repeat = v.shape[1] // k.shape[1]
     q = q.repeat_interleave(repeat, dim=1).unsqueeze(-1)
     k = k.repeat_interleave(repeat, dim=1).unsqueeze(-1)
-    decay, beta = decay[:, :, None, None], beta[:, :, None]
+    decay, beta = decay.reshape(*decay.shape[:2], -1, 1), beta[:, :, None]
     scratch = torch.empty_like(state)
     for token in range(v.shape[0]):
         state.mul_(decay[token])
@@ -66,14 +67,15 @@ def mamba2_scan(
 ) -> None:
     """S <- decay S + x b^T; out = S c, for each token and head.
 
-    Shape: x (dt included), out [n, heads, p]; b, c [n, groups, states]; decay [n, heads]; state
-    [heads, p, states], changed in place. A group serves heads / groups heads in a row.
+    Shape: x (dt included), out [n, heads, p]; b, c [n, groups, states]; decay [n, heads], or [n,
+    heads, states] where every state has its own; state [heads, p, states], changed in place. A
+    group serves heads / groups heads in a row.
     Source: Dao and Gu, Transformers are SSMs, 2024.
     """
     repeat = x.shape[1] // b.shape[1]
     b = b.repeat_interleave(repeat, dim=1).unsqueeze(2)
     c = c.repeat_interleave(repeat, dim=1).unsqueeze(2)
-    decay, wide = decay[:, :, None, None], x.unsqueeze(-1)
+    decay, wide = decay.reshape(*decay.shape[:2], 1, -1), x.unsqueeze(-1)
     scratch = torch.empty_like(state)
     for token in range(x.shape[0]):
         state.mul_(decay[token]).addcmul_(wide[token], b[token])

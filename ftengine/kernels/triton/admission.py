@@ -2,7 +2,7 @@
 
 The specification is experts/policy (residency, demand, planner); a test replays traces through
 both. One program, at most 64 pairs. Cutting the misses is split_misses.py's; moving the bytes is
-row_copy.py's. Tables and their first values: experts' AdmissionTables in calls.py.
+row_copy.py's. Tables and their first values: experts' AdmissionTables in expert_calls.py.
 """
 
 from __future__ import annotations
@@ -29,16 +29,9 @@ def faded(
 
 
 @triton.jit
-def demand_of(
-    flat: tl.tensor,
-    live: tl.tensor,
-    step: tl.tensor,
-    counts: tl.tensor,
-    counted: tl.tensor,
-    powers: tl.tensor,
-    num_powers: tl.tensor,
-) -> tl.tensor:
-    """Faded demand of experts as of this lookup."""
+def demand_of(flat: tl.tensor, live: tl.tensor, fading: tl.tensor) -> tl.tensor:
+    """Faded demand of experts as of this lookup. fading: step, counts, counted, powers, their n."""
+    step, counts, counted, powers, num_powers = fading
     count = tl.load(counts + flat, mask=live, other=0.0)
     then = tl.load(counted + flat, mask=live, other=0)
     return faded(count, tl.where(live, step - then, 0), powers, num_powers)
@@ -139,12 +132,8 @@ def choose_victims(
     miss: tl.tensor,
     demand: tl.tensor,
     warming: tl.tensor,
-    step: tl.tensor,
     owner_of: tl.tensor,
-    counts: tl.tensor,
-    counted: tl.tensor,
-    powers: tl.tensor,
-    num_powers: tl.tensor,
+    fading: tl.tensor,
     SLOTS: tl.constexpr,
 ) -> tl.tensor:
     """A slot for each of the first `most` misses, coldest first, and how many are worth it."""
@@ -158,7 +147,7 @@ def choose_victims(
         mine = miss & (rank == place)
         slot_for = tl.where(mine, slot, slot_for)
         owner = tl.load(owner_of + slot)
-        theirs = demand_of(owner, owner >= 0, step, counts, counted, powers, num_powers)
+        theirs = demand_of(owner, owner >= 0, fading)
         better = tl.sum(tl.where(mine, demand, 0.0), 0) > theirs
         worth_it = worth_it & (better | warming).to(tl.int32)
         worthy += worth_it
@@ -191,6 +180,14 @@ def write_counts(
     tl.store(found + 1, num_misses - num_fills)
     tl.store(found + 2, num_hits)
     tl.store(found + 3, num_misses)
+
+
+@triton.jit
+def write_clock(clock: tl.tensor, step: tl.tensor, stamp: tl.tensor, cold_step: tl.tensor) -> None:
+    """What the next lookup goes on from."""
+    tl.store(clock + STEP, step)
+    tl.store(clock + NEXT_STAMP, stamp)
+    tl.store(clock + COLD_STEP, cold_step)
 
 
 @triton.jit
@@ -235,8 +232,7 @@ def admission(
     first = first_of(expert, live, PAIRS)
     distinct = live & (first == pair)
     slot = tl.load(slot_of + flat, mask=distinct, other=-1)
-    hit = distinct & (slot >= 0)
-    miss = distinct & (slot < 0)
+    hit, miss = distinct & (slot >= 0), distinct & (slot < 0)
     seen = tl.load(last + flat, mask=distinct, other=0)
     step = tl.load(clock + STEP).to(tl.int32) + 1
     stamp = tl.load(clock + NEXT_STAMP)
@@ -246,49 +242,24 @@ def admission(
     num_free = count_true((owners < 0) & (stamps < LENT))
     cold_step = cold_step_now(clock, step, stamps, owners, num_free, last)
     cold_hits = count_true(hit & (seen < cold_step))
-    demand = demand_of(flat, distinct, step, counts, counted, powers, num_powers)
+    fading, warming = (step, counts, counted, powers, num_powers), num_free > 0
+    demand = demand_of(flat, distinct, fading)
     rank = fill_rank(demand, miss, PAIRS)
     num_hits, num_misses = count_true(hit), count_true(miss)
     tl.debug_barrier()
     tl.store(stamp_of + slot, stamp + before(hit, PAIRS), mask=hit)
     tl.debug_barrier()
     stamps = tl.load(stamp_of + slots, mask=exists, other=LENT)
-    usable = stamps < stamp
-    keys = tl.where(usable, stamps * SLOTS + slots, NEVER)
-    most = tl.minimum(num_misses, count_true(usable))
+    keys = tl.where(stamps < stamp, stamps * SLOTS + slots, NEVER)
+    most = tl.minimum(num_misses, count_true(keys < NEVER))
     slot_for, worthy = choose_victims(
-        keys,
-        most,
-        rank,
-        miss,
-        demand,
-        num_free > 0,
-        step,
-        owner_of,
-        counts,
-        counted,
-        powers,
-        num_powers,
-        SLOTS,
+        keys, most, rank, miss, demand, warming, owner_of, fading, SLOTS
     )
-    worthy = tl.where(num_free > 0, num_misses, worthy)
+    worthy = tl.where(warming, num_misses, worthy)
     regrets = count_true(miss & (seen > oldest_kept(stamps, owners, num_free, last)))
-    num_fills = split_misses(
-        rates,
-        reuse,
-        since_fill + layer,
-        totals,
-        num_misses,
-        num_hits,
-        most,
-        worthy,
-        regrets,
-        cold_hits,
-        num_free > 0,
-        num_tokens,
-        row_bytes,
-        2 * PAIRS,
-    )
+    signs = (worthy, regrets, cold_hits, warming)
+    size = (num_misses, num_hits, num_tokens, row_bytes)
+    num_fills = split_misses(rates, reuse, since_fill + layer, totals, most, signs, size, 2 * PAIRS)
     fill = miss & (rank < num_fills)
     evicted = tl.load(owner_of + slot_for, mask=fill, other=-1)
     tl.debug_barrier()
@@ -303,7 +274,5 @@ def admission(
     row = tl.sum(tl.where(first[:, None] == pair[None, :], row[None, :], 0), 1)
     tl.store(rows + pair, row, mask=live)
     write_lists(fills, on_cpu, expert, slot_for, rank, miss, num_fills)
+    write_clock(clock, step.to(tl.int64), stamp + num_hits + num_fills, cold_step)
     write_counts(found, num_fills, num_misses, num_hits)
-    tl.store(clock + STEP, step.to(tl.int64))
-    tl.store(clock + NEXT_STAMP, stamp + num_hits + num_fills)
-    tl.store(clock + COLD_STEP, cold_step)

@@ -178,6 +178,8 @@ def attention_split(
     head_dim: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
+    num_splits: tl.tensor,
+    num_sequences: tl.tensor,
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
     KV: tl.constexpr,
@@ -216,7 +218,7 @@ def attention_split(
         KV,
         DOT,
     )
-    at = (sequence * heads + head * per_key + row) * tl.num_programs(0) + split
+    at = (sequence * heads + head * per_key + row) * num_splits + split
     tl.store(part_sums + 2 * at, largest, mask=live)
     tl.store(part_sums + 2 * at + 1, total, mask=live)
     dim = tl.arange(0, DIM)[None, :]
@@ -235,6 +237,7 @@ def attention_merge(
     heads: tl.tensor,
     head_dim: tl.tensor,
     window: tl.tensor,
+    num_sequences: tl.tensor,
     DIM: tl.constexpr,
     SINKS: tl.constexpr,
 ) -> None:
@@ -287,6 +290,8 @@ def attention_chunk(
     head_dim: tl.tensor,
     scale: tl.tensor,
     window: tl.tensor,
+    num_tiles: tl.tensor,
+    num_sequences: tl.tensor,
     DIM: tl.constexpr,
     ROWS: tl.constexpr,
     HEADS: tl.constexpr,

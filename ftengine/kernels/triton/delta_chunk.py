@@ -49,6 +49,7 @@ def delta_chunk(
     heads: tl.tensor,
     key_dim: tl.tensor,
     value_dim: tl.tensor,
+    num_sequences: tl.tensor,
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
     CHUNK: tl.constexpr,

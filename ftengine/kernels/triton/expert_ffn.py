@@ -75,6 +75,7 @@ def gate_up(
     bias_offset: tl.tensor,
     alpha: tl.tensor,
     limit: tl.tensor,
+    num_pairs: tl.tensor,
     FORMAT: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BIAS: tl.constexpr,
@@ -112,6 +113,7 @@ def down(
     row_bytes: tl.tensor,
     offset: tl.tensor,
     bias_offset: tl.tensor,
+    num_pairs: tl.tensor,
     FORMAT: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -142,6 +144,7 @@ def merge(
     out: tl.tensor,
     num_places: tl.tensor,
     hidden: tl.tensor,
+    num_tokens: tl.tensor,
     ACCUMULATE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -157,11 +160,11 @@ def merge(
     for place in range(num_places):
         pair = token * num_places + place
         on_device = tl.load(rows + pair) >= 0
-        at = pair * hidden + index
+        at = pair.to(tl.int64) * hidden + index
         here = tl.load(parts + at, mask=live & on_device, other=0.0)
         there = tl.load(cpu_parts + at, mask=live & (not on_device), other=0.0)
         total += tl.load(weights + pair) * tl.where(on_device, here, there)
-    at = out + token * hidden + index
+    at = out + token.to(tl.int64) * hidden + index
     if ACCUMULATE:
         total += tl.load(at, mask=live, other=0.0)
     tl.store(at, total, mask=live)

@@ -13,15 +13,14 @@ import triton.language as tl
 
 from ftengine.kernels.triton.expert_ffn import activate, bias_at
 from ftengine.kernels.triton.panel import (
-    group_elements,
+    data_words,
+    factors,
     group_places,
-    group_words,
-    half_scale,
     header_bytes,
     in_halves,
+    lead_words,
     panel_bytes,
     row_scaled,
-    scaled,
     word_elements,
     word_value,
 )
@@ -31,7 +30,10 @@ from ftengine.kernels.triton.product import product
 @triton.jit
 def arranged(column: tl.tensor, cols: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Where a column goes: all first elements of words, then all second ones, and so on."""
-    if in_halves(FORMAT):
+    if FORMAT == "q4_k":
+        place = 2 * (column % 4) + column % 64 // 32
+        word = column // 64 * 8 + column % 32 // 4
+    elif in_halves(FORMAT):
         place = 2 * (column % 4) + column % 32 // 16
         word = column // 32 * 4 + column % 16 // 4
     else:
@@ -42,11 +44,16 @@ def arranged(column: tl.tensor, cols: tl.tensor, FORMAT: tl.constexpr) -> tl.ten
 
 @triton.jit
 def arrange(
-    x: tl.tensor, out: tl.tensor, cols: tl.tensor, FORMAT: tl.constexpr, BLOCK: tl.constexpr
+    x: tl.tensor,
+    out: tl.tensor,
+    cols: tl.tensor,
+    num_rows: tl.tensor,
+    FORMAT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    """Rows in the order of a format's words. Shape: x, out [rows, cols]. Grid: blocks, rows."""
-    row = tl.program_id(1).to(tl.int64) * cols
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Rows in the order of a format's words. Shape: x, out [rows, cols]. Grid: rows, blocks."""
+    row = tl.program_id(0).to(tl.int64) * cols
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + row + column, mask=column < cols, other=0.0)
     at = out + row + arranged(column, cols, FORMAT)
     tl.store(at, value.to(out.dtype.element_ty), mask=column < cols)
@@ -79,27 +86,35 @@ def tile_product(
     acc = tl.zeros([ROWS, 32 * PANELS], tl.float32)
     for start in range(0, words_each, WORDS):
         word = start + tl.arange(0, WORDS)
-        group, turn = word // group_words(FORMAT), word % group_words(FORMAT)
+        group, turn = word // data_words(FORMAT), word % data_words(FORMAT)
         live_word = word < words_each
-        scale_at, word_at = group_places(group[:, None], row[None, :], FORMAT)
         every = live_word[:, None] & there[None, :]
-        words = body.to(tl.pointer_type(tl.int32))[None, :] + word_at + 32 * turn[:, None]
-        bits = tl.load(words, mask=every, other=0)
-        for place in tl.static_range(word_elements(FORMAT)):
-            at = x_rows[:, None] * cols + place * words_each + word[None, :]
-            left = tl.load(x + at, mask=live_rows[:, None] & live_word[None, :], other=0.0)
-            right = scaled(
-                word_value(bits, place, FORMAT),
-                panel[None, :],
-                group[:, None],
-                row[None, :],
-                body[None, :] + scale_at,
-                every,
-                FORMAT,
-            )
-            if FORMAT == "q4_1":
-                right += half_scale(body[None, :] + scale_at + 64, every)
-            acc = product(left, right, acc, DOT)
+        _, word_at = group_places(group[:, None], row[None, :], FORMAT)
+        words = body.to(tl.pointer_type(tl.int32))[None, :] + word_at
+        bits = tl.load(words + 32 * (turn[:, None] + lead_words(FORMAT)), mask=every, other=0)
+        where = (panel[None, :], body[None, :], group[:, None], turn[:, None], row[None, :], every)
+        factor, offset = factors(*where, 0, FORMAT)
+        at = x + x_rows[:, None] * cols + word[None, :]
+        live = live_rows[:, None] & live_word[None, :]
+        if word_elements(FORMAT) <= 2:
+            for place in tl.static_range(word_elements(FORMAT)):
+                left = tl.load(at + place * words_each, mask=live, other=0.0)
+                acc = product(left, word_value(bits, place, FORMAT), acc, DOT)
+        elif FORMAT == "q4_k":
+            other_factor, other_offset = factors(*where, 1, FORMAT)
+            for half in range(word_elements(FORMAT) // 2):
+                left = tl.load(at + 2 * half * words_each, mask=live, other=0.0)
+                right = word_value(bits, 2 * half, FORMAT) * factor + offset
+                acc = product(left, right, acc, DOT)
+                left = tl.load(at + (2 * half + 1) * words_each, mask=live, other=0.0)
+                right = word_value(bits, 2 * half + 1, FORMAT) * other_factor + other_offset
+                acc = product(left, right, acc, DOT)
+        else:
+            # a real loop: eight copies of the decoding would not fit the registers
+            for place in range(word_elements(FORMAT)):
+                left = tl.load(at + place * words_each, mask=live, other=0.0)
+                right = word_value(bits, place, FORMAT) * factor + offset
+                acc = product(left, right, acc, DOT)
     return row_scaled_tile(acc, panel, row, FORMAT)
 
 
@@ -127,6 +142,7 @@ def gate_up_gemm(
     bias_offset: tl.tensor,
     alpha: tl.tensor,
     limit: tl.tensor,
+    num_tiles: tl.tensor,
     FORMAT: tl.constexpr,
     FORMAT_DOWN: tl.constexpr,
     ACTIVATION: tl.constexpr,
@@ -189,6 +205,7 @@ def down_gemm(
     row_bytes: tl.tensor,
     offset: tl.tensor,
     bias_offset: tl.tensor,
+    num_tiles: tl.tensor,
     FORMAT: tl.constexpr,
     BIAS: tl.constexpr,
     DOT: tl.constexpr,

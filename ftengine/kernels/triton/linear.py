@@ -16,6 +16,7 @@ def linear(
     out: tl.tensor,
     rows: tl.tensor,
     cols: tl.tensor,
+    num_tokens: tl.tensor,
     FORMAT: tl.constexpr,
     BIAS: tl.constexpr,
     ACCUMULATE: tl.constexpr,

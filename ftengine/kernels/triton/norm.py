@@ -14,6 +14,7 @@ def rms_norm(
     out: tl.tensor,
     size: tl.tensor,
     eps: tl.tensor,
+    num_rows: tl.tensor,
     RESIDUAL: tl.constexpr,
     ADD_ONE: tl.constexpr,
     BLOCK: tl.constexpr,

@@ -40,6 +40,19 @@ def group_words(fmt: str) -> int:
 
 
 @triton.constexpr_function
+def lead_words(fmt: str) -> int:
+    """Words of a group in front of those that hold columns: q4_k's 6-bit scales and minima."""
+    return 3 if fmt == "q4_k" else 0
+
+
+@triton.constexpr_function
+def data_words(fmt: str) -> int:
+    """Words of one row's group that hold columns."""
+    count: int = PANELS[fmt].words - lead_words(fmt)
+    return count
+
+
+@triton.constexpr_function
 def group_scale_bytes(fmt: str) -> int:
     """Scale bytes of one row's group."""
     return PANELS[fmt].num_scales * PANELS[fmt].scale_bytes
@@ -54,13 +67,20 @@ def joined(fmt: str) -> int:
 @triton.constexpr_function
 def word_elements(fmt: str) -> int:
     """Columns of a word."""
-    return PANELS[fmt].group_elements // PANELS[fmt].words
+    count: int = PANELS[fmt].group_elements // data_words(fmt)
+    return count
 
 
 @triton.constexpr_function
 def in_halves(fmt: str) -> bool:
     """Whether a word's nibbles belong to columns 16 apart in turn."""
     return fmt in ("q4_0", "q4_1", "mxfp4_gguf")
+
+
+@triton.constexpr_function
+def has_minima(fmt: str) -> bool:
+    """Whether a weight is a scale times its code plus an offset of the group."""
+    return fmt in ("q4_1", "q4_k")
 
 
 @triton.constexpr_function
@@ -94,7 +114,9 @@ def panel_bytes(cols: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
 @triton.jit
 def element_in_group(word: tl.tensor, place: tl.constexpr, FORMAT: tl.constexpr) -> tl.tensor:
     """Column, within its group, of element `place` of a word."""
-    if in_halves(FORMAT):
+    if FORMAT == "q4_k":
+        column = word // 8 * 64 + 4 * (word % 8) + place // 2 + 32 * (place % 2)
+    elif in_halves(FORMAT):
         column = 4 * word + place // 2 + 16 * (place % 2)
     else:
         column = word_elements(FORMAT) * word + place
@@ -132,7 +154,7 @@ def nibble_value(code: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Float32 of one nibble before its scale."""
     if FORMAT == "q4_0":
         value = code.to(tl.float32) - 8.0
-    elif FORMAT == "q4_1":
+    elif has_minima(FORMAT):
         value = code.to(tl.float32)
     else:
         value = e2m1(code)
@@ -152,7 +174,7 @@ def half_value(word: tl.tensor, place: tl.constexpr, FORMAT: tl.constexpr) -> tl
 
 
 @triton.jit
-def word_value(word: tl.tensor, place: tl.constexpr, FORMAT: tl.constexpr) -> tl.tensor:
+def word_value(word: tl.tensor, place: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
     """Float32 of element `place` of int32 words, before scales."""
     if FORMAT == "f32":
         value = word.to(tl.float32, bitcast=True)
@@ -193,21 +215,44 @@ def block_factor(panel: tl.tensor, group: tl.tensor, row: tl.tensor, live: tl.te
 
 
 @triton.jit
-def scaled(
-    part: tl.tensor,
+def six_bits(words: tl.tensor, part: tl.tensor, live: tl.tensor, which: tl.constexpr) -> tl.tensor:
+    """q4_k: the 6-bit scale (which 0) or minimum (1) of a part of 32 columns, as float32.
+
+    words: addresses of a group's first word. Source: quant/q4_k.py.
+    """
+    shift = 8 * (part % 4)
+    lower = (tl.load(words + 32 * which, mask=live, other=0) >> shift) & 255
+    upper = (tl.load(words + 64, mask=live, other=0) >> (shift + 4 * which)) & 15
+    return tl.where(part < 4, lower & 63, upper | (lower >> 6 << 4)).to(tl.float32)
+
+
+@triton.jit
+def factors(
     panel: tl.tensor,
+    body: tl.tensor,
     group: tl.tensor,
+    word: tl.tensor,
     row: tl.tensor,
-    scales: tl.tensor,
     live: tl.tensor,
+    parity: tl.constexpr,
     FORMAT: tl.constexpr,
 ) -> tl.tensor:
-    """part times the scales of its groups, where the format has some."""
-    if group_scale_bytes(FORMAT) > 0:
-        part *= group_scale(scales, live, FORMAT)
+    """Scale and offset of the elements of a word; of its even or odd ones where these differ."""
+    scale_at, word_at = group_places(group, row, FORMAT)
+    factor = tl.where(live, 1.0, 0.0)
+    offset = factor * 0.0
+    if FORMAT == "q4_k":
+        words = body.to(tl.pointer_type(tl.int32)) + word_at
+        part = 2 * (word // 8) + parity
+        factor = half_scale(body + scale_at, live) * six_bits(words, part, live, 0)
+        offset = -half_scale(body + scale_at + 64, live) * six_bits(words, part, live, 1)
+    elif group_scale_bytes(FORMAT) > 0:
+        factor = group_scale(body + scale_at, live, FORMAT)
+        if FORMAT == "q4_1":
+            offset = half_scale(body + scale_at + 64, live)
     elif row_factor(FORMAT) == "block":
-        part *= block_factor(panel, group, row, live)
-    return part
+        factor = block_factor(panel, group, row, live)
+    return factor, offset
 
 
 @triton.jit
@@ -247,24 +292,26 @@ def add_words(
     """acc [BLOCK, 32] plus the products of BLOCK words of each row from word `start` on."""
     row = tl.arange(0, 32)[None, :]
     at = start + tl.arange(0, BLOCK)[:, None]
-    group, word = at // group_words(FORMAT), at % group_words(FORMAT)
+    group, word = at // data_words(FORMAT), at % data_words(FORMAT)
     live = group < cols // group_elements(FORMAT)
     every = live & (row < 32)
-    scale_at, word_at = group_places(group, row, FORMAT)
+    _, word_at = group_places(group, row, FORMAT)
     body = panel + header_bytes(cols, FORMAT)
-    bits = tl.load(body.to(tl.pointer_type(tl.int32)) + word_at + 32 * word, mask=every, other=0)
-    part = tl.zeros([BLOCK, 32], tl.float32)
-    total_x = tl.zeros([BLOCK, 1], tl.float32)
-    for place in tl.static_range(word_elements(FORMAT)):
-        column = group * group_elements(FORMAT) + element_in_group(word, place, FORMAT)
-        value = tl.load(x + column, mask=live, other=0.0).to(tl.float32)
-        part += word_value(bits, place, FORMAT) * value
-        if FORMAT == "q4_1":
+    at_word = body.to(tl.pointer_type(tl.int32)) + word_at + 32 * (word + lead_words(FORMAT))
+    bits = tl.load(at_word, mask=every, other=0)
+    for parity in tl.static_range(2 if FORMAT == "q4_k" else 1):
+        part = tl.zeros([BLOCK, 32], tl.float32)
+        total_x = tl.zeros([BLOCK, 1], tl.float32)
+        for place in tl.static_range(parity, word_elements(FORMAT), 2 if FORMAT == "q4_k" else 1):
+            column = group * group_elements(FORMAT) + element_in_group(word, place, FORMAT)
+            value = tl.load(x + column, mask=live, other=0.0).to(tl.float32)
+            part += word_value(bits, place, FORMAT) * value
             total_x += value
-    part = scaled(part, panel, group, row, body + scale_at, every, FORMAT)
-    if FORMAT == "q4_1":
-        part += half_scale(body + scale_at + 64, every) * total_x
-    return acc + part
+        factor, offset = factors(panel, body, group, word, row, every, parity, FORMAT)
+        acc += part * factor
+        if has_minima(FORMAT):
+            acc += offset * total_x
+    return acc
 
 
 @triton.jit

@@ -41,6 +41,7 @@ def causal_conv(
     x_stride: tl.tensor,
     slot_stride: tl.tensor,
     channels: tl.tensor,
+    num_sequences: tl.tensor,
     TAPS: tl.constexpr,
     BIAS: tl.constexpr,
     SILU: tl.constexpr,
@@ -99,6 +100,7 @@ def delta_rule(
     heads: tl.tensor,
     key_dim: tl.tensor,
     value_dim: tl.tensor,
+    num_sequences: tl.tensor,
     KEYS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -145,6 +147,7 @@ def mamba2_scan(
     heads: tl.tensor,
     head_dim: tl.tensor,
     state_dim: tl.tensor,
+    num_sequences: tl.tensor,
     STATES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:

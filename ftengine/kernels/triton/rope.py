@@ -123,6 +123,7 @@ def rope_store(
     head_dim: tl.tensor,
     half: tl.tensor,
     eps: tl.tensor,
+    num_tokens: tl.tensor,
     DIM: tl.constexpr,
     Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr,

@@ -15,6 +15,7 @@ def route(
     num_experts: tl.tensor,
     num_chosen: tl.tensor,
     scale: tl.tensor,
+    num_tokens: tl.tensor,
     SCORE: tl.constexpr,
     BIAS: tl.constexpr,
     NORMALIZE: tl.constexpr,

@@ -19,20 +19,22 @@ def copy_rows(
     row_words: tl.tensor,
     source_words: tl.tensor,
     target_words: tl.tensor,
+    most: tl.tensor,
+    SHARE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """target[to] = source[from] for the first num_tasks of tasks.
 
     Shape: tasks int32 [most, 2]: (from, to); num_tasks int32 [1]; source and target int32 words,
-    rows source_words and target_words apart, of which row_words are copied. Grid: programs that
-    share a row, most.
+    rows source_words and target_words apart, of which row_words are copied. Grid: SHARE programs
+    for a row, most.
     """
     task = tl.program_id(1)
     if task >= tl.load(num_tasks):
         return
     source += tl.load(tasks + 2 * task).to(tl.int64) * source_words
     target += tl.load(tasks + 2 * task + 1).to(tl.int64) * target_words
-    for start in range(tl.program_id(0) * BLOCK, row_words, tl.num_programs(0) * BLOCK):
+    for start in range(tl.program_id(0) * BLOCK, row_words, SHARE * BLOCK):
         at = start + tl.arange(0, BLOCK)
         live = at < row_words
         words = tl.load(source + at, mask=live, other=0, eviction_policy="evict_first")

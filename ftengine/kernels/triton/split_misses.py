@@ -145,21 +145,18 @@ def split_misses(
     reuse: tl.tensor,
     since_fill: tl.tensor,
     totals: tl.tensor,
-    num_misses: tl.tensor,
-    num_hits: tl.tensor,
     most: tl.tensor,
-    worthy: tl.tensor,
-    regrets: tl.tensor,
-    cold_hits: tl.tensor,
-    warming: tl.tensor,
-    num_tokens: tl.tensor,
-    row_bytes: tl.tensor,
+    signs: tl.tensor,
+    step_size: tl.tensor,
     CANDIDATES: tl.constexpr,
 ) -> tl.tensor:
-    """Fills of this lookup. Changes reuse, since_fill and totals (hits, misses, fills, cpu, owed).
+    """Fills of this lookup, at most `most` of them; signs and step_size are tuples.
 
-    Under fetch what finds no slot is left to the CPU: the caller must have room for a layer.
+    Changes reuse, since_fill and totals (hits, misses, fills, on the CPU, owed). Under fetch what
+    finds no slot is left to the CPU: the caller must have room for a layer.
     """
+    worthy, regrets, cold_hits, warming = signs
+    num_misses, num_hits, num_tokens, row_bytes = step_size
     mode = tl.load(rates + MODE).to(tl.int32)
     chosen = tl.minimum(most, worthy)
     best = best_fills(

@@ -30,6 +30,7 @@ def best_of_block(
     keys: tl.tensor,
     sums: tl.tensor,
     vocab_size: tl.tensor,
+    num_rows: tl.tensor,
     BLOCK: tl.constexpr,
     KEEP: tl.constexpr,
 ) -> None:
@@ -43,7 +44,7 @@ def best_of_block(
     live = ids < vocab_size
     value = tl.load(logits + row.to(tl.int64) * vocab_size + ids, mask=live, other=-float("inf"))
     key = tl.where(live, sort_key(value, ids), LOWEST)
-    at = row * tl.num_programs(0) + block
+    at = row * tl.cdiv(vocab_size, BLOCK) + block
     best = tl.topk(key, KEEP)
     tl.store(keys + at * KEEP + tl.arange(0, KEEP), best)
     largest = tl.max(value, 0)
@@ -63,6 +64,7 @@ def merge_blocks(
     vocab_size: tl.tensor,
     num_blocks: tl.tensor,
     num_wanted: tl.tensor,
+    num_rows: tl.tensor,
     BLOCKS: tl.constexpr,
     KEEP: tl.constexpr,
 ) -> None:

@@ -7,17 +7,51 @@ from typing import Any
 
 from ftengine.errors import LoadError
 from ftengine.models.families import (
+    afmoe,
+    bailing_hybrid,
+    bailing_moe_v2,
+    cohere2_moe,
+    deepseek_v2,
+    deepseek_v3,
+    deepseek_v4,
+    deepseek_v32,
+    dots1,
+    ernie4_5_moe,
+    exaone_moe,
+    flex_olmo,
     gemma3,
+    gemma4,
+    glm4_moe,
+    glm4_moe_lite,
+    glm_moe_dsa,
     gpt_oss,
+    granitemoe,
     granitemoehybrid,
+    hunyuan_v1_moe,
+    hy_v3,
+    jamba,
+    kimi_linear,
     lfm2_moe,
     llama,
+    llama4,
+    longcat_flash,
+    mimo_v2_flash,
+    minimax,
+    minimax_m2,
+    minimax_m3,
+    mistral4,
     mixtral,
+    muse_glimmer,
+    olmoe,
+    phimoe,
+    qwen2,
+    qwen2_moe,
     qwen3,
     qwen3_5,
     qwen3_5_moe,
     qwen3_moe,
     qwen3_next,
+    solar_open,
 )
 from ftengine.models.families.base import Family
 
@@ -33,7 +67,46 @@ FAMILIES: tuple[Family, ...] = (
     gemma3.FAMILY,
     lfm2_moe.FAMILY,
     granitemoehybrid.FAMILY,
+    deepseek_v2.FAMILY,
+    deepseek_v3.FAMILY,
+    deepseek_v32.FAMILY,
+    glm4_moe_lite.FAMILY,
+    glm_moe_dsa.FAMILY,
+    mistral4.FAMILY,
+    qwen2.FAMILY,
+    qwen2_moe.FAMILY,
+    olmoe.FAMILY,
+    flex_olmo.FAMILY,
+    granitemoe.FAMILY,
+    granitemoe.SHARED,
+    ernie4_5_moe.FAMILY,
+    hunyuan_v1_moe.FAMILY,
+    dots1.FAMILY,
+    hy_v3.FAMILY,
+    afmoe.FAMILY,
+    exaone_moe.FAMILY,
+    bailing_moe_v2.FAMILY,
+    solar_open.FAMILY,
+    glm4_moe.FAMILY,
+    minimax_m2.FAMILY,
+    mimo_v2_flash.FAMILY,
+    longcat_flash.FAMILY,
+    gemma4.FAMILY,
+    kimi_linear.FAMILY,
+    bailing_hybrid.FAMILY,
+    jamba.FAMILY,
+    minimax.FAMILY,
+    cohere2_moe.FAMILY,
+    phimoe.FAMILY,
+    llama4.FAMILY,
+    muse_glimmer.FAMILY,
+    deepseek_v4.FAMILY,
+    minimax_m3.FAMILY,
 )
+
+
+_SHARED_WRAPPERS = frozenset({"Mistral3ForConditionalGeneration"})
+"""Vision wrappers of several families: the language model inside says which one it is."""
 
 
 def family_named(name: str) -> Family:
@@ -52,6 +125,11 @@ def family_of_config(config: Mapping[str, Any]) -> Family:
     found = config.get("architectures")
     architectures = found if isinstance(found, list) else []
     model_type = config.get("model_type")
+    inner = config.get("text_config")
+    if isinstance(inner, dict) and _SHARED_WRAPPERS.intersection(architectures):
+        for family in FAMILIES:
+            if inner.get("model_type") in family.model_types:
+                return family
     for family in FAMILIES:
         if any(name in family.architectures for name in architectures):
             return family

@@ -49,11 +49,40 @@ _YARN_OPTIONAL = (
 
 
 @dataclass(frozen=True)
+class GgufKey:
+    """A setting of GGUF files under the name that config.json gives it.
+
+    source: the key below "<arch>.", "" = every such file means `default`. default None: the key may
+    be absent, and config.json then is without it too. kind: "size", "count" (0 too),
+    "number" or "flag".
+    """
+
+    name: str
+    source: str
+    kind: str = "size"
+    default: Any = None
+
+
+EXPERT_KEYS = (
+    GgufKey("num_experts", "expert_count"),
+    GgufKey("num_experts_per_tok", "expert_used_count"),
+)
+ROUTED_KEYS = (
+    *EXPERT_KEYS,
+    GgufKey("moe_intermediate_size", "expert_feed_forward_length"),
+    GgufKey("first_k_dense_replace", "leading_dense_block_count", "count", 0),
+    GgufKey("routed_scaling_factor", "expert_weights_scale", "number"),
+    GgufKey("norm_topk_prob", "expert_weights_norm", "flag"),
+)
+
+
+@dataclass(frozen=True)
 class Family:
     """One architecture: how to recognise it, read its config and name its weights.
 
     gguf_archs: GGUF files that are read; gguf_name: the architecture's name there in any case.
-    gguf_permuted says that GGUF files of this family hold q and k rows in interleaved rope order.
+    gguf_keys: settings of such files beside those that all have. gguf_permuted says that GGUF files
+    of this family hold q and k rows in interleaved rope order.
     """
 
     name: str
@@ -65,6 +94,7 @@ class Family:
     gguf_weights: tuple[Rule, ...] = ()
     gguf_permuted: bool = False
     gguf_name: str = ""
+    gguf_keys: tuple[GgufKey, ...] = ()
 
     @property
     def info_name(self) -> str:
@@ -166,8 +196,10 @@ class Config:
         kind = both.get("rope_type", both.get("type", "default"))
         if kind in (None, "default", "none"):
             return RopeSpec(dims, theta)
+        if kind == "longrope":
+            return RopeSpec(dims, theta, scaling=kind, factors=self._long_factors(both, dims // 2))
         if kind not in _SCALING_KEYS:
-            known = ", ".join(("default", *_SCALING_KEYS))
+            known = ", ".join(("default", *_SCALING_KEYS, "longrope"))
             raise LoadError(f"config.json: rope scaling {kind!r} is not built yet; built: {known}")
         return RopeSpec(dims, theta, scaling=kind, factors=self._factors(kind, both))
 
@@ -201,6 +233,25 @@ class Config:
                 raise LoadError(f"config.json: rope scaling {kind} needs {name}")
         if dict(found)["factor"] <= 0:
             raise LoadError("config.json: rope scaling factor must be above 0")
+        return tuple(found)
+
+    def _long_factors(self, both: Mapping[str, Any], count: int) -> tuple[tuple[str, float], ...]:
+        """Two lists of divisors, and what to multiply cosines by with each."""
+        found = []
+        for kind in ("short", "long"):
+            divisors = both.get(f"{kind}_factor")
+            if not isinstance(divisors, list) or len(divisors) != count:
+                raise LoadError(f"config.json: longrope needs {kind}_factor, a list of {count}")
+            found += [(f"{kind}_{j}", _number(f"{kind}_factor", d)) for j, d in enumerate(divisors)]
+        for key in ("short_mscale", "long_mscale", "attention_factor"):
+            if both.get(key) is not None:
+                found.append((key, _number(key, both[key])))
+        longest = self.size("max_position_embeddings")
+        old = both.get("original_max_position_embeddings")
+        if old is None:
+            old = self.size("original_max_position_embeddings", default=longest)
+        found.append(("original_max_position_embeddings", _number("original_max", old)))
+        found.append(("max_position_embeddings", float(longest)))
         return tuple(found)
 
     def _first(self, keys: tuple[str, ...]) -> Any:

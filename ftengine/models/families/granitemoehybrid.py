@@ -9,7 +9,8 @@ from typing import Any
 
 from ftengine.errors import LoadError
 from ftengine.models.families.base import Config, Family, read_attention, read_model
-from ftengine.models.families.names import LAYER, hf_rules, layer_rules
+from ftengine.models.families.granitemoe import read_factors
+from ftengine.models.families.names import hf_rules, hf_stacked_experts, layer_rules
 from ftengine.models.spec import (
     AttentionSpec,
     LayerSpec,
@@ -19,7 +20,6 @@ from ftengine.models.spec import (
     MoeSpec,
     RouterSpec,
 )
-from ftengine.models.weight_names import Rule
 
 _MAMBA, _ATTENTION = ("mamba", "linear_attention"), ("attention", "full_attention")
 
@@ -31,17 +31,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     block = _feed_forward(config)
     kinds = config.layer_types(lambda _: "mamba", *_MAMBA, *_ATTENTION)
     layers = (LayerSpec(mamba if kind in _MAMBA else attention, block) for kind in kinds)
-    scaling = config.number("logits_scaling", 1.0)
-    if scaling <= 0:
-        raise LoadError("config.json: logits_scaling must be above 0")
-    return read_model(
-        config,
-        "granitemoehybrid",
-        tuple(layers),
-        embedding_scale=config.number("embedding_multiplier", 1.0),
-        residual_scale=config.number("residual_multiplier", 1.0),
-        logit_scale=1.0 / scaling,
-    )
+    return read_model(config, "granitemoehybrid", tuple(layers), **read_factors(config))
 
 
 def _attention(config: Config) -> AttentionSpec:
@@ -106,19 +96,6 @@ def _feed_forward(config: Config) -> MoeSpec | MlpSpec:
     return MoeSpec(router, config.size("intermediate_size"), activation, shared=shared)
 
 
-def _experts() -> tuple[Rule, ...]:
-    """The hub's names, and those of transformers 5."""
-    stem, target = LAYER + "block_sparse_moe.", "layers.{layer}.experts"
-    return (
-        Rule(stem + "input_linear.weight", target, "gate_up"),
-        Rule(stem + "output_linear.weight", target, "down"),
-        Rule(stem + "experts.gate_up_proj", target, "gate_up"),
-        Rule(stem + "experts.down_proj", target, "down"),
-        Rule(stem + "router.layer.weight", "layers.{layer}.router"),
-        Rule(stem + "router.weight", "layers.{layer}.router"),
-    )
-
-
 FAMILY = Family(
     name="granitemoehybrid",
     architectures=("GraniteMoeHybridForCausalLM",),
@@ -127,7 +104,7 @@ FAMILY = Family(
     gguf_name="granitehybrid",
     read_config=read_config,
     weights=hf_rules(
-        *_experts(),
+        *hf_stacked_experts(),
         *layer_rules(
             ("shared_mlp.input_linear.weight", "shared.gate_up"),
             ("shared_mlp.output_linear.weight", "shared.down"),

@@ -87,6 +87,19 @@ def hf_experts(prefix: str, gate: str, up: str, down: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def hf_stacked_experts() -> tuple[Rule, ...]:
+    """Granite's experts, all in one tensor: the hub's names, and those of transformers 5."""
+    stem, target = LAYER + "block_sparse_moe.", "layers.{layer}.experts"
+    return (
+        Rule(stem + "input_linear.weight", target, "gate_up"),
+        Rule(stem + "output_linear.weight", target, "down"),
+        Rule(stem + "experts.gate_up_proj", target, "gate_up"),
+        Rule(stem + "experts.down_proj", target, "down"),
+        Rule(stem + "router.layer.weight", "layers.{layer}.router"),
+        Rule(stem + "router.weight", "layers.{layer}.router"),
+    )
+
+
 def wrapped(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The same names inside a wrapper too: both orders of "model" and "language_model"."""
     found = list(rules)
@@ -122,4 +135,17 @@ def gguf_rules(*, experts: bool) -> tuple[Rule, ...]:
         rules.append(Rule(f"{block}ffn_{part}.weight", "layers.{layer}.mlp." + part))
     if experts:
         rules.append(Rule(block + "ffn_gate_inp.weight", "layers.{layer}.router"))
+    return tuple(rules)
+
+
+def gguf_shared(*, gate: bool = False) -> tuple[Rule, ...]:
+    """Shared experts in GGUF files, their gate, and the correction of the router."""
+    block, ours = "blk.{layer}.", "layers.{layer}."
+    rules = [
+        Rule(f"{block}ffn_{part}_shexp.weight", f"{ours}shared.{part}")
+        for part in ("gate", "up", "down")
+    ]
+    if gate:
+        rules.append(Rule(block + "ffn_gate_inp_shexp.weight", ours + "shared_gate"))
+    rules.append(Rule(block + "exp_probs_b.bias", ours + "router.correction"))
     return tuple(rules)

@@ -74,6 +74,7 @@ class ChatFormat:
     when it holds all texts of one group. parse: reads a whole reply, None = flow.marked.
     call_id: makes ids; own_id: whether a client's id may be shown to the template as it is;
     written_id: what stands in its place otherwise, from the call's number in the conversation.
+    ends: texts that end a turn in a prompt, besides those of the model's stop tokens.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ChatFormat:
     call_id: Callable[[], str] = new_call_id
     own_id: Callable[[str], bool] | None = None
     written_id: Callable[[int, str], str] | None = None
+    ends: tuple[str, ...] = ()
 
     @property
     def has_calls(self) -> bool:

@@ -118,4 +118,5 @@ FORMAT = ChatFormat(
     signs=((_CHANNEL, _MESSAGE), ("<|start|>", "<|end|>", "analysis")),
     parse=_parse,
     grammar=_grammar,
+    ends=_ENDS,
 )

@@ -58,7 +58,10 @@ def _agent(name: str) -> Agent:
 
 def _target(manager: ManagerClient, given: str) -> Target:
     name = given or _only_model(manager)
-    shown = manager.post("/api/show", {"model": name})
+    try:
+        shown = manager.post("/api/show", {"model": name})
+    except NotFoundError as error:
+        raise NotFoundError(error.message, hint=f"Fetch it first: ft pull {name}") from None
     able = shown.get("capabilities") or ()
     if "tools" not in able:
         raise UnsupportedError(
@@ -76,7 +79,9 @@ def _only_model(manager: ManagerClient) -> str:
     if not models:
         raise NotFoundError("no model is installed", hint="Fetch one first: ft pull MODEL")
     shown = ", ".join(models[:SHOWN_MODELS]) + (", ..." if len(models) > SHOWN_MODELS else "")
-    raise UsageError("say which model the agent shall use: --model MODEL", hint=f"There are: {shown}")
+    raise UsageError(
+        "say which model the agent shall use: --model MODEL", hint=f"There are: {shown}"
+    )
 
 
 def _warn(agent: Agent, target: Target, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""`ft ps [PREFIX] [--experts]`: loaded models, or what happens to their experts."""
+"""`ft ps [PREFIX] [--experts | --cache]`: loaded models, or their experts or prefix caches."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from ftman.cli.session import Session
 from ftman.cli.units import human_bytes, until
 from ftman.clock import SYSTEM
 
+PAGE_TOKENS = 16
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the table."""
     with session.manager() as manager:
-        reply = manager.get("/api/ft/experts" if args.experts else "/api/ps")
+        inside = args.experts or args.cache
+        reply = manager.get("/api/ft/experts" if inside else "/api/ps")
     models = [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)]
     if session.out.as_json:
         session.out.json_line({"models": models})
     elif args.experts:
         session.out.data("\n".join(experts_line(model) for model in models))
+    elif args.cache:
+        session.out.data("\n".join(cache_line(model) for model in models))
     else:
         session.out.data(running_table(models, SYSTEM.wall()))
     return 0
@@ -62,6 +66,23 @@ def experts_line(model: Mapping[str, Any]) -> str:
     if model.get("last_step_s") is not None:
         speed += f", last token {model['last_step_s']:.2f} s ago"
     return "   ".join([*parts, speed])
+
+
+def cache_line(model: Mapping[str, Any]) -> str:
+    """One model's line of --cache. Counts are since it was loaded."""
+    stats = model.get("cache")
+    if not stats or not stats["enabled"]:
+        return f"{model['name']}   prefix cache off"
+    parts = [model["name"], f"{stats['pages'] * PAGE_TOKENS:,} tokens kept"]
+    if stats["checkpoints"]:
+        size = human_bytes(stats["checkpoints"] * stats["checkpoint_bytes"])
+        parts.append(f"{stats['checkpoints_used']} of {stats['checkpoints']} states ({size})")
+    asked = stats["looked_up_tokens"]
+    if asked:
+        hit = stats["hit_tokens"]
+        parts.append(f"reused {_percent(hit, asked)} of {asked:,} prompt tokens")
+        parts.append(f"recomputed {stats['recomputed_tokens']:,}")
+    return "   ".join(parts)
 
 
 def _slots(stats: Mapping[str, Any]) -> str:

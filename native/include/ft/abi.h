@@ -42,7 +42,12 @@ enum {
   FT_F16 = 1,
   FT_Q4_0 = 2,
   FT_Q4_1 = 3,
+  FT_Q5_0 = 6,
+  FT_Q5_1 = 7,
   FT_Q8_0 = 8,
+  FT_Q4_K = 12,
+  FT_Q5_K = 13,
+  FT_Q6_K = 14,
   FT_BF16 = 30,
   FT_MXFP4_GGUF = 39,  // nibble order k, k + 16
   FT_MXFP4 = 1000,     // nibble order 2k, 2k + 1
@@ -246,6 +251,33 @@ typedef struct {
 } ft_route_args;
 FT_STATIC_ASSERT(sizeof(ft_route_args) == 80, "layout");
 
+// Calls to make in this order; args is what the function of that kind takes.
+enum {
+  FT_OP_LINEAR = 0,
+  FT_OP_EXPERT_FFN = 1,
+  FT_OP_RMS_NORM = 2,
+  FT_OP_ROPE_STORE = 3,
+  FT_OP_ATTENTION = 4,
+  FT_OP_EMBED_ROWS = 5,
+  FT_OP_ROUTE = 6,
+};
+typedef struct {
+  uint32_t kind;
+  uint32_t zero;
+  const void* args;
+} ft_op;
+FT_STATIC_ASSERT(sizeof(ft_op) == 16, "layout");
+
+// The first call that fails ends the list, and its status is the result.
+//   0 size  4 zero  8 ops  16 count
+typedef struct {
+  uint32_t size;
+  uint32_t zero;
+  const ft_op* ops;
+  int64_t count;
+} ft_run_ops_args;
+FT_STATIC_ASSERT(sizeof(ft_run_ops_args) == 24, "layout");
+
 // Filled by ft_info.
 //   0 size  4 abi_version  8 threads  12 zero  16 target (chosen)  32 targets (usable, by commas)
 //   96 features (of the CPU, by commas)
@@ -281,8 +313,12 @@ FT_API ft_status ft_rope_store(const ft_rope_store_args* args);
 FT_API ft_status ft_attention(const ft_attention_args* args);
 FT_API ft_status ft_embed_rows(const ft_embed_rows_args* args);
 FT_API ft_status ft_route(const ft_route_args* args);
+FT_API ft_status ft_run_ops(const ft_run_ops_args* args);
 // Reads `bytes` bytes with every thread; the bandwidth probe. *checksum = sum of the 64-bit words.
 FT_API ft_status ft_stream_read(const void* data, int64_t bytes, uint64_t* checksum);
+// Nanoseconds that a cache line takes from the CPU of worker 0 to that of worker 1, over `rounds`
+// rounds (at least 2); 0 where there is one worker or the other one has no CPU.
+FT_API ft_status ft_hand_over(int32_t rounds, double* ns);
 
 #ifdef __cplusplus
 }

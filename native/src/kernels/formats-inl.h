@@ -35,9 +35,7 @@ struct Words {
   static constexpr bool kSplit = false;  // the halves of a chunk have scales of their own
   static constexpr bool kWatch = false;  // watch() looks at every word
   static constexpr bool kDots = false;   // products of pairs, see dots-inl.h
-  static constexpr bool kInts = false;   // those of int16 instead of bfloat16
-  static constexpr float kIntUnit = 1;   // what the integers of the codes count
-  static constexpr bool kSums = false;   // the chunk sums of packed rows are used
+  static constexpr float kIntUnit = 1;   // what the integers of codes count, see ints-inl.h
   static constexpr int kScaleBytes = 0;  // scales of a joined group, in front of its words
   static constexpr int kJoined = 1;      // chunks of a joined group
   FT_INLINE int64_t header_bytes(int64_t) { return 0; }

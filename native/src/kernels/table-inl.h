@@ -7,6 +7,10 @@
 #include "kernels/dots-inl.h"
 #endif
 #include "kernels/panel-inl.h"
+#if defined(FT_HAVE_DOTS)
+#include "kernels/ints-inl.h"
+#endif
+#include "kernels/codes-inl.h"
 #include "kernels/math-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/attention-inl.h"
@@ -19,20 +23,28 @@ const KernelTable FT_TABLE = {
     FT_TARGET,
 #if defined(FT_HAVE_DOTS)
     2,
-    {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, panel<Q8Dots>, panel<Q40Dots>,
-     panel<Q41Dots>, panel<Mxfp4Dots>, panel<Mxfp4GgufDots>, panel<Nvfp4Dots<false>>,
-     panel<Nvfp4Dots<true>>, panel<Fp8TensorDots>, panel<Fp8BlockDots>},
-    {nullptr, nullptr, pack_dots<Bf16Dots>, pack_dots<Q8Dots>, pack_dots<Q40Dots>,
-     pack_dots<Q41Dots>, pack_dots<Mxfp4Dots>, pack_dots<Mxfp4GgufDots>,
-     pack_dots<Nvfp4Dots<false>>, pack_dots<Nvfp4Dots<true>>, pack_dots<Fp8TensorDots>,
-     pack_dots<Fp8BlockDots>},
+    {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, panel_ints<Q8Ints>, panel_ints<Q40Ints>,
+     panel_ints<Q41Ints>, panel_ints<Mxfp4Ints<NibbleInts>>,
+     panel_ints<Mxfp4Ints<SplitNibbleInts>>, panel_ints<Nvfp4Ints<false>>,
+     panel_ints<Nvfp4Ints<true>>, panel<Fp8TensorDots>, panel<Fp8BlockDots>,
+     panel_codes<Q50Codes>, panel_codes<Q51Codes>,
+     panel_codes<Q4KCodes>, panel_codes<Q5KCodes>, panel_codes<Q6KCodes>},
+    {nullptr, nullptr, pack_dots<Bf16Dots>, pack_ints<Q8Ints>, pack_ints<Q40Ints>,
+     pack_ints<Q41Ints>, pack_ints<Mxfp4Ints<NibbleInts>>,
+     pack_ints<Mxfp4Ints<SplitNibbleInts>>, pack_ints<Nvfp4Ints<false>>,
+     pack_ints<Nvfp4Ints<true>>, pack_dots<Fp8TensorDots>, pack_dots<Fp8BlockDots>,
+     pack_ints<Q50Codes>, pack_ints<Q51Codes>, pack_ints<Q4KCodes>, pack_ints<Q5KCodes>,
+     pack_ints<Q6KCodes>},
 #else
     4,
     {panel<F32Words>, panel<F16Words>, panel<Bf16Words>, panel<Q8Words>, panel<Q40Words>,
      panel<Q41Words>, panel<Mxfp4Words>, panel<Mxfp4Words>, panel<Nvfp4Words<false>>,
-     panel<Nvfp4Words<true>>, panel<Fp8TensorWords>, panel<Fp8BlockWords>},
+     panel<Nvfp4Words<true>>, panel<Fp8TensorWords>, panel<Fp8BlockWords>,
+     panel_codes<Q50Codes>, panel_codes<Q51Codes>,
+     panel_codes<Q4KCodes>, panel_codes<Q5KCodes>, panel_codes<Q6KCodes>},
     {nullptr, nullptr, nullptr, nullptr, pack_row_q4, pack_row_q4, nullptr, pack_row_mxfp4_gguf,
-     nullptr, nullptr, nullptr, nullptr},
+     nullptr, nullptr, nullptr, nullptr, pack_row_sums, pack_row_sums, pack_row_sums,
+     pack_row_sums, pack_row_sums},
 #endif
     store,
     glu,

@@ -56,6 +56,15 @@ template <int n>
 FT_INLINE VI vi_sra(VI a) {
   return _mm256_srai_epi32(a, n);
 }
+FT_INLINE VI vi_or(VI a, VI b) { return _mm256_or_si256(a, b); }
+FT_INLINE VI vi_shift_right(VI a, int n) { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+// Bits first .. first + 3 of each lane become bit 4 of its four bytes.
+FT_INLINE VI vi_spread_bits(VI a, int first) {
+  VI bits = vi_and(vi_shift_right(a, first), vi_set1(15));
+  bits = vi_or(bits, vi_shl<7>(bits));
+  bits = vi_or(bits, vi_shl<14>(bits));
+  return vi_shl<4>(vi_and(bits, vi_set1(0x01010101)));
+}
 template <int n>
 FT_INLINE VI vi_shl16(VI a) {
   return _mm256_slli_epi16(a, n);

@@ -64,6 +64,15 @@ template <int n>
 FT_INLINE VI vi_sra(VI a) {
   return _mm512_srai_epi32(a, n);
 }
+FT_INLINE VI vi_or(VI a, VI b) { return _mm512_or_si512(a, b); }
+FT_INLINE VI vi_shift_right(VI a, int n) { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
+// Bits first .. first + 3 of each lane become bit 4 of its four bytes.
+FT_INLINE VI vi_spread_bits(VI a, int first) {
+  VI bits = vi_and(vi_shift_right(a, first), vi_set1(15));
+  bits = vi_or(bits, vi_shl<7>(bits));
+  bits = vi_or(bits, vi_shl<14>(bits));
+  return vi_shl<4>(vi_and(bits, vi_set1(0x01010101)));
+}
 template <int n>
 FT_INLINE VI vi_shl16(VI a) {
   return _mm512_slli_epi16(a, n);
@@ -102,30 +111,25 @@ FT_INLINE VF vf_dot_at(VI w, const uint16_t* p, VF c) {
   asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const float*)p));
   return c;
 }
-// The same for pairs of int16 and sums of int32.
-FT_INLINE VF vf_dot_ints_at(VI w, const uint16_t* p, VF c) {
-  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const float*)p));
+// Four unsigned bytes times four signed bytes at p, added to every lane.
+FT_INLINE VI vi_dot_at(VI w, const uint8_t* p, VI c) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const int32_t*)p));
   return c;
 }
+FT_INLINE VI vi_xor(VI a, VI b) { return _mm512_xor_si512(a, b); }
 FT_INLINE VF vf_mul_at(VF a, const float* p) {
   VF c;
   asm("vmulps %2%{1to16%}, %1, %0" : "=v"(c) : "v"(a), "m"(*p));
   return c;
 }
-template <int n>
-FT_INLINE VI vi_shr16(VI a) {
-  return n == 0 ? a : _mm512_srli_epi16(a, n);
-}
-#define FT_TWICE(...) {__VA_ARGS__, __VA_ARGS__}
-// Twice the E2M1 values, 0 .. 15 and -8 .. 7. A look-up uses 5 bits of an index.
-alignas(64) const int16_t kE2m1Ints[32] =
-    FT_TWICE(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-alignas(64) const int16_t kNumberInts[32] =
-    FT_TWICE(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-alignas(64) const int16_t kCentredInts[32] =
-    FT_TWICE(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-FT_INLINE VI vi_lookup_halves(VI index, const int16_t* table) {
-  return _mm512_permutexvar_epi16(index, _mm512_load_si512(table));
+#define FT_FOUR_TIMES(...) {__VA_ARGS__, __VA_ARGS__, __VA_ARGS__, __VA_ARGS__}
+// Twice the E2M1 values plus 12, and 0 .. 15. A look-up uses 6 bits of an index: no mask is needed.
+alignas(64) const uint8_t kE2m1Bytes[64] =
+    FT_FOUR_TIMES(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+alignas(64) const uint8_t kNumberBytes[64] =
+    FT_FOUR_TIMES(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+FT_INLINE VI vi_lookup_bytes(VI index, const uint8_t* table) {
+  return _mm512_permutexvar_epi8(index, _mm512_load_si512(table));
 }
 // Two vectors of floats that are bfloat16 already -> pairs.
 FT_INLINE VI vi_join_halves(VF low, VF high) {
@@ -148,21 +152,28 @@ FT_INLINE void vi_store_halves(uint16_t* to, const float* from) {
   const __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
   _mm512_storeu_si512(to, (__m512i)pairs);
 }
-// 32 floats to int16 in units of the largest / 32767, which is returned: NaN where one is not
-// finite.
-FT_INLINE float vi_store_ints(uint16_t* to, const float* from) {
+// 32 floats in units of the largest / 32512, as upper and lower signed bytes; the sums of the first
+// and the last 16. Returns the unit, NaN where a value is not finite.
+FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
   const VF low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
+  const VF zero = _mm512_setzero_ps();
+  const float nothing = vf_sum(_mm512_add_ps(_mm512_mul_ps(low, zero), _mm512_mul_ps(high, zero)));
+  if (nothing != nothing) {
+    memset(to, 0, 64);
+    sums[0] = sums[1] = 0;
+    return nothing;
+  }
   const float largest = vf_top(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-  const VF each = _mm512_set1_ps(largest > 1e-30f ? 32767.0f / largest : 0.0f);
-  _mm256_storeu_si256((__m256i*)to, _mm512_cvtsepi32_epi16(vf_round(vf_mul(low, each))));
-  _mm256_storeu_si256((__m256i*)(to + 16), _mm512_cvtsepi32_epi16(vf_round(vf_mul(high, each))));
-  const VF nothing = _mm512_mul_ps(_mm512_add_ps(low, high), _mm512_setzero_ps());
-  return largest / 32767.0f + vf_sum(nothing);
-}
-// The sum of 32 int16.
-FT_INLINE int32_t vi_sum_ints(const uint16_t* p) {
-  const VI sums = _mm512_madd_epi16(_mm512_loadu_si512(p), _mm512_set1_epi16(1));
-  return _mm512_reduce_add_epi32(sums);
+  const VF each = _mm512_set1_ps(largest > 1e-30f ? 32512.0f / largest : 0.0f);
+  const VI part[2] = {vf_round(vf_mul(low, each)), vf_round(vf_mul(high, each))};
+  for (int i = 0; i < 2; ++i) {
+    const VI upper = _mm512_srai_epi32(_mm512_add_epi32(part[i], vi_set1(128)), 8);
+    const VI lower = _mm512_sub_epi32(part[i], _mm512_slli_epi32(upper, 8));
+    _mm_storeu_si128((__m128i*)(to + 16 * i), _mm512_cvtepi32_epi8(upper));
+    _mm_storeu_si128((__m128i*)(to + 32 + 16 * i), _mm512_cvtepi32_epi8(lower));
+    sums[i] = _mm512_reduce_add_epi32(part[i]);
+  }
+  return largest / 32512.0f;
 }
 #endif
 

@@ -62,6 +62,13 @@ template <int n>
 FT_INLINE VI vi_sra(VI a) {
   return a >> n;
 }
+FT_INLINE VI vi_or(VI a, VI b) { return a | b; }
+FT_INLINE VI vi_shift_right(VI a, int n) { return (VI)((VU)a >> (uint32_t)n); }
+// Bits first .. first + 3 of each lane become bit 4 of its four bytes.
+FT_INLINE VI vi_spread_bits(VI a, int first) {
+  const VU bits = ((VU)a >> (uint32_t)first) & 15;
+  return (VI)(((bits | bits << 7 | bits << 14 | bits << 21) & 0x01010101) << 4);
+}
 // The same for the 16-bit halves of each lane.
 template <int n>
 FT_INLINE VI vi_shl16(VI a) {

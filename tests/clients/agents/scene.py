@@ -1,8 +1,8 @@
-"""The scene every agent plays: read a number from one file, write it to another, then a second turn.
+"""The scene every agent plays: copy a number from one file to another, then a second turn.
 
-Each step is recognised by a number of its own that only that step brings into the prompt (digits are
-tokens of their own in the test tokenizer, wherever they stand). So the second file can only hold
-what it must if the agent ran the first tool and sent back what it gave.
+Each step is recognised by a number of its own that only that step brings into the prompt (digits
+are tokens of their own in the test tokenizer, wherever they stand). So the second file can only
+hold what it must if the agent ran the first tool and sent back what it gave.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def by_tools(read: ToolUse, write: ToolUse) -> FakeScript:
     )
 
 
-def by_words(first: str) -> FakeScript:
-    """The scene for an agent that reads answers for edits instead of offering tools."""
-    return _script((FIRST, first), (SECOND, SECOND_ANSWER))
+def by_words() -> FakeScript:
+    """The scene for an agent that reads new content of files out of the answer."""
+    return _script((FIRST, f"{WRITTEN_FILE}\n```\n{COPIED}```\n"), (SECOND, SECOND_ANSWER))
 
 
 def _script(*turns: tuple[str, str]) -> FakeScript:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import anthropic
+import pydantic
 import pytest
 
 from tests.clients.suites.stage import (
@@ -20,9 +22,17 @@ from tests.clients.suites.stage import (
     THOUGHT,
     URL,
     needs_real,
+    weather,
 )
 
 TOOL: Any = {"name": "get_weather", "description": "The weather now", "input_schema": FLAT}
+
+
+class Person(pydantic.BaseModel):
+    """A name and an age."""
+
+    name: str
+    age: int
 
 
 def said(text: str) -> Any:
@@ -74,6 +84,53 @@ def test_thinking(client: anthropic.Anthropic) -> None:
     )
     assert [block.type for block in answer.content] == ["thinking", "text"]
     assert (answer.content[0].thinking, answer.content[1].text) == (THOUGHT, AFTER_THOUGHT)
+
+
+def test_the_tool_runner(client: anthropic.Anthropic) -> None:
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """The weather now.
+
+        Args:
+          city: where
+        """
+        return weather(city)
+
+    runner = client.beta.messages.tool_runner(
+        model=MODEL, max_tokens=100, messages=said("the WEATHER"), tools=[get_weather]
+    )
+    last: Any = runner.until_done()
+    assert last.content[0].text == AFTER_TOOL
+
+
+def test_parsed_output(client: anthropic.Anthropic) -> None:
+    answer = client.messages.parse(
+        model=MODEL, max_tokens=100, messages=said("PERSON"), output_format=Person
+    )
+    assert answer.parsed_output == Person(name="Ada", age=36)
+
+
+def test_stop_sequences_and_images(client: anthropic.Anthropic) -> None:
+    answer: Any = client.messages.create(
+        model=TALKER, max_tokens=50, messages=said("Hi"), stop_sequences=[" wor"]
+    )
+    assert (answer.content[0].text, answer.stop_reason) == ("Hello", "stop_sequence")
+    assert answer.stop_sequence == " wor"
+    source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    messages: Any = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    with pytest.raises(anthropic.BadRequestError, match="image"):
+        client.messages.create(model=TALKER, max_tokens=5, messages=messages)
+
+
+def test_the_async_client() -> None:
+    async def talk() -> str:
+        plain = anthropic.AsyncAnthropic(base_url=URL, api_key="none", max_retries=0)
+        async with plain.messages.stream(
+            model=TALKER, max_tokens=50, messages=said("Hi")
+        ) as stream:
+            return "".join([text async for text in stream.text_stream])
+
+    assert asyncio.run(talk()) == SAYS
 
 
 def test_count_tokens_and_models(client: anthropic.Anthropic) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
@@ -58,9 +61,21 @@ def test_a_tool_round_trip() -> None:
     assert model.invoke([asked, answer, result]).content == AFTER_TOOL
 
 
-def test_structured_output() -> None:
-    model = ChatOllama(model=MODEL, base_url=URL).with_structured_output(Person)
-    assert model.invoke("PERSON") == Person(name="Ada", age=36)
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("json_schema", "PERSON"), ("json_mode", "PERSON"), ("function_calling", "NAMED")],
+)
+def test_structured_output(method: Any, words: str) -> None:
+    model = ChatOllama(model=MODEL, base_url=URL).with_structured_output(Person, method=method)
+    assert model.invoke(words) == Person(name="Ada", age=36)
+
+
+def test_events_of_a_chain() -> None:
+    async def texts() -> str:
+        events = ChatOllama(model=TALKER, base_url=URL).astream("Hi")
+        return "".join([str(piece.content) async for piece in events])
+
+    assert asyncio.run(texts()) == SAYS
 
 
 def test_thinking() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
+import os
 from collections.abc import Iterator
 
 import ollama
@@ -25,6 +28,10 @@ from tests.clients.suites.stage import (
     weather,
 )
 
+PULLED = os.environ.get("CLIENTS_PULL", "")
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -90,6 +97,46 @@ def test_errors(client: ollama.Client) -> None:
     assert missing.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match="does not support tools"):
         client.chat(TALKER, HI, tools=[get_weather])
+
+
+def test_logprobs_stop_strings_and_unloading(client: ollama.Client) -> None:
+    answer = client.chat(TALKER, HI, logprobs=True, top_logprobs=2, options={"stop": [" wor"]})
+    assert answer.message.content == "Hello"
+    assert all(len(entry.top_logprobs or []) == 2 for entry in answer.logprobs or [])
+    assert client.generate(TALKER, keep_alive=0).done_reason == "unload"
+
+
+def test_models_are_made_copied_and_deleted(client: ollama.Client) -> None:
+    steps = list(client.create("made", from_=TALKER, system="Be brief.", stream=True))
+    assert steps[-1].status == "success"
+    assert client.copy("made", "copied").status == "success"
+    assert "Be brief." in (client.show("copied").modelfile or "")
+    for name in ("made", "copied"):
+        assert client.delete(name).status == "success"
+    with pytest.raises(ollama.ResponseError, match="not found"):
+        client.delete("made")
+
+
+def test_images_are_refused_by_a_model_without_eyes(client: ollama.Client) -> None:
+    message = {"role": "user", "content": "Hi", "images": [PIXEL]}
+    with pytest.raises(ollama.ResponseError) as refused:
+        client.chat(TALKER, [message])
+    assert refused.value.status_code == 400
+    assert "does not support vision" in refused.value.error
+
+
+def test_the_async_client() -> None:
+    async def talk() -> str:
+        stream = await ollama.AsyncClient(host=URL).chat(TALKER, HI, stream=True)
+        return "".join([piece.message.content or "" async for piece in stream])
+
+    assert asyncio.run(talk()) == SAYS
+
+
+@needs_real
+def test_it_pulls_with_progress(real: ollama.Client) -> None:
+    steps = list(real.pull(PULLED, stream=True))
+    assert steps[-1].status == "success"
 
 
 @needs_real

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import openai
@@ -135,6 +136,43 @@ def test_models_and_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as long:
         client.chat.completions.create(model=TALKER, messages=said("x" * 3000))
     assert long.value.code == "context_length_exceeded"
+
+
+def test_logprobs_several_answers_and_stop(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=TALKER, messages=said("Hi"), n=2, logprobs=True, top_logprobs=2, stop=[" wor"], seed=1
+    )
+    assert [choice.message.content for choice in answer.choices] == ["Hello", "Hello"]
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert all(len(entry.top_logprobs) == 2 for entry in logprobs.content or [])
+
+
+def test_images_are_refused_by_a_model_without_eyes(client: openai.OpenAI) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    messages: Any = [{"role": "user", "content": [image, {"type": "text", "text": "Hi"}]}]
+    with pytest.raises(openai.BadRequestError, match="image"):
+        client.chat.completions.create(model=TALKER, messages=messages)
+
+
+def test_the_async_client_and_raw_answers(client: openai.OpenAI) -> None:
+    async def talk() -> str:
+        plain = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0)
+        stream = await plain.responses.create(model=TALKER, input="Hi", stream=True)
+        return "".join([e.delta async for e in stream if e.type == "response.output_text.delta"])
+
+    assert asyncio.run(talk()) == SAYS
+    raw = client.chat.completions.with_raw_response.create(model=TALKER, messages=said("Hi"))
+    assert raw.parse().choices[0].message.content == SAYS
+
+
+def test_stored_responses(client: openai.OpenAI) -> None:
+    answer = client.responses.create(model=TALKER, input="Hi")
+    assert client.responses.retrieve(answer.id).output_text == SAYS
+    assert client.responses.input_items.list(answer.id).data
+    client.responses.delete(answer.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(answer.id)
 
 
 @needs_real

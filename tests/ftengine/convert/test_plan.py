@@ -93,14 +93,16 @@ def test_model_info_has_gguf_names_and_no_long_lists(tmp_path: Path) -> None:
     assert other["qwen3moe.expert_used_count"] == info["qwen3moe.expert_used_count"]
 
 
-def test_formats_without_a_kernel_count_as_two_bytes(tmp_path: Path) -> None:
+def test_k_quants_count_as_what_they_are(tmp_path: Path) -> None:
     sizes = tiny.sizes_of("qwen3_moe", hidden=256, expert_inter=256)
     path = tmp_path / "t.gguf"
     tiny.build_tiny_gguf("qwen3moe", path, types={"experts": "q4_k"}, sizes=sizes)
-    plan = plan_folder(path)
+    small = plan_folder(path)
+    tiny.build_tiny_gguf("qwen3moe", path, types={"experts": "bf16"}, sizes=sizes)
     experts = 2 * 4 * 3 * 256 * 256
-    assert plan["load_bytes"] > 2 * experts
-    assert any("q4_k" in note for note in plan["notes"])
+    wide = plan_folder(path)
+    assert wide["load_bytes"] - small["load_bytes"] == experts * 2 - experts // 256 * 144
+    assert not small["notes"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ftengine.gpu import api
 from ftengine.gpu.api import Api
 from ftengine.gpu.driver import Driver
@@ -50,6 +52,11 @@ def build(command: list[str], folder: Path) -> Path:
     subprocess.run([*command, *options, *map(str, sources), "-o", str(made)], check=True)
     made.replace(kept)
     return kept
+
+
+def wrap(address: int, num_bytes: int) -> torch.Tensor:
+    """The stand-in's device memory as a tensor."""
+    return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
 
 
 class HipNames:

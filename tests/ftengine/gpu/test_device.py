@@ -6,7 +6,6 @@ are not on its stream: HostComputed waits where a kernel's stream would.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,16 +20,12 @@ from ftengine.protocol import MemoryRequest
 from ftengine.runtime import placement
 from ftengine.runtime.engine import Engine
 from tests.fakes.tiny_models import sizes_of
-from tests.ftengine.gpu.fake_driver import FakeGpu
+from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
 from tests.ftengine.parity.tiny_engines import greedy, load_engine, make_tiny, random_ids
 
 PAGE = 4096
 PROMPTS = [random_ids(count, seed=count) for count in (5, 17, 40)]
 SLOTS = 14
-
-
-def wrap(address: int, num_bytes: int) -> torch.Tensor:
-    return torch.frombuffer((ctypes.c_uint8 * num_bytes).from_address(address), dtype=torch.uint8)
 
 
 class HostComputed(GpuDevice):

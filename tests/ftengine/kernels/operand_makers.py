@@ -21,7 +21,9 @@ RELEASED = (
     "fp8_block",
     "fp8_block_e8m0",
 )
-FORMATS = (*TABLES, *RELEASED)
+BLOCKS = {"q5_0": (0,), "q5_1": (0, 2), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
+"""Formats that are only read, and where the float16 fields of a block stand."""
+FORMATS = (*TABLES, *RELEASED, *BLOCKS)
 
 
 def random_rows(fmt: str, rows: int, cols: int, seed: int) -> np.ndarray:
@@ -29,6 +31,8 @@ def random_rows(fmt: str, rows: int, cols: int, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     if fmt in RELEASED:
         return _released_rows(fmt, rows, cols, rng)
+    if fmt in BLOCKS:
+        return _block_rows(fmt, rows, cols, rng)
     values = rng.standard_normal((rows, cols)).astype(np.float32)
     return format_named(fmt).quantize(values * np.float32(0.05))
 
@@ -52,6 +56,18 @@ def _released_rows(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> 
     if fmt == "fp8_block":
         return fp8.join_block_rows(codes, rng.uniform(2e-4, 4e-4, grid).astype(np.float32))
     return fp8.join_block_rows(codes, rng.integers(113, 117, grid, dtype=np.uint8))
+
+
+def _block_rows(fmt: str, rows: int, cols: int, rng: np.random.Generator) -> np.ndarray:
+    """Any codes, under float16 scales that keep the weights small."""
+    quant = format_named(fmt)
+    blocks = rng.integers(0, 256, (rows * cols // quant.block_elements, quant.block_bytes))
+    raw = blocks.astype(np.uint8)
+    largest = {"q5_0": 3e-3, "q5_1": 3e-3, "q6_k": 3e-5}.get(fmt, 1e-4)
+    for at in BLOCKS[fmt]:
+        fields = rng.uniform(-largest, largest, (len(raw), 1)).astype(np.float16)
+        raw[:, at : at + 2] = fields.view(np.uint8)
+    return raw.reshape(rows, -1)
 
 
 def make_weight(fmt: str, rows: int, cols: int, seed: int = 0) -> PackedWeight:

@@ -17,6 +17,7 @@ from .operand_makers import FORMATS, make_bank, make_weight, route
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect")
 
 COLS = {"nvfp4": 80, "nvfp4_div": 80, "fp8_tensor": 44, "fp8_block": 132, "fp8_block_e8m0": 132}
+COLS |= dict.fromkeys(("q4_k", "q5_k", "q6_k"), 256)
 _PAGES: list[mmap.mmap] = []
 
 

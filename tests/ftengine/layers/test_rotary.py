@@ -9,6 +9,7 @@ import torch
 
 from ftengine.errors import LoadError
 from ftengine.layers.rotary import RopeScaling, make_tables
+from ftengine.models.families.base import Config
 
 CASES: list[tuple[str, dict[str, float]]] = [
     ("none", {}),
@@ -60,5 +61,33 @@ def test_tables_match_the_reference_library(kind: str, numbers: dict[str, Any]) 
 
 
 def test_unknown_scaling_is_refused() -> None:
-    with pytest.raises(LoadError, match="longrope"):
-        make_tables(RopeScaling(64, 1e4, "longrope"), 8)
+    with pytest.raises(LoadError, match="spiral"):
+        make_tables(RopeScaling(64, 1e4, "spiral"), 8)
+
+
+@pytest.mark.parametrize("positions", [40, 100])
+def test_two_lists_of_divisors_match_the_reference_library(positions: int) -> None:
+    """The short list within the trained context, the long one beyond."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1 + 0.1 * j for j in range(8)],
+        "long_factor": [2 + 0.3 * j for j in range(8)],
+        "original_max_position_embeddings": 64,
+    }
+    config = transformers.PhimoeConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=256,
+        rope_parameters={**rope, "short_mscale": 1.0, "long_mscale": 1.0},
+    )
+    inverse, factor = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=positions)
+    expected = torch.arange(positions)[:, None] * inverse[None]
+    settings = {"max_position_embeddings": 256, "rope_scaling": rope}
+    spec = Config(settings).rope(16, 10000.0)
+    tables = make_tables(RopeScaling(spec.dims, spec.theta, spec.scaling, spec.factors), positions)
+    assert torch.allclose(tables.cos, expected.cos() * factor, atol=2e-5)
+    assert torch.allclose(tables.sin, expected.sin() * factor, atol=2e-5)

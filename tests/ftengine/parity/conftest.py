@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,3 +24,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path
         return made[family]
 
     return get
+
+
+@pytest.fixture(scope="session")
+def report() -> Iterator[list[dict[str, Any]]]:
+    """What was compared: rows for the file that FT_PARITY_JSON names, written at the end.
+
+    A row replaces the one of the same model and test. benchmarks/models_page.py reads the file.
+    """
+    rows: list[dict[str, Any]] = []
+    yield rows
+    target = os.environ.get("FT_PARITY_JSON")
+    if not target or not rows:
+        return
+    path = Path(target)
+    found = json.loads(path.read_text("utf-8")) if path.exists() else []
+    merged = {(row["model"], row["test"]): row for row in (*found, *rows)}
+    path.write_text(json.dumps([merged[key] for key in sorted(merged)], indent=1) + "\n", "utf-8")

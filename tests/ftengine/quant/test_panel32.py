@@ -21,10 +21,16 @@ def random_rows(fmt: PanelFormat, rows: int, cols: int, seed: int = 0) -> np.nda
     return raw
 
 
+def whole(fmt: PanelFormat, cols: int) -> int:
+    """The next whole number of groups."""
+    return -(-cols // fmt.group_elements) * fmt.group_elements
+
+
 @by_format
 @pytest.mark.parametrize("rows", [1, 31, 32, 33, 100])
 @pytest.mark.parametrize("cols", [32, 96, 288])
 def test_unpack_undoes_pack(fmt: PanelFormat, rows: int, cols: int) -> None:
+    cols = whole(fmt, cols)
     raw = random_rows(fmt, rows, cols)
     packed = panel32.pack(fmt.quant, raw)
     assert packed.size == panel32.packed_bytes(fmt.quant, rows, cols)
@@ -34,10 +40,11 @@ def test_unpack_undoes_pack(fmt: PanelFormat, rows: int, cols: int) -> None:
 @by_format
 @pytest.mark.parametrize("rows", [1, 16, 17, 48])
 def test_unpack_pair_undoes_pack_pair(fmt: PanelFormat, rows: int) -> None:
-    gate, up = random_rows(fmt, rows, 64, 1), random_rows(fmt, rows, 64, 2)
+    cols = whole(fmt, 64)
+    gate, up = random_rows(fmt, rows, cols, 1), random_rows(fmt, rows, cols, 2)
     packed = panel32.pack_pair(fmt.quant, gate, up)
-    assert packed.size == panel32.packed_bytes(fmt.quant, rows, 64, paired=True)
-    back_gate, back_up = panel32.unpack_pair(fmt.quant, packed, rows, 64)
+    assert packed.size == panel32.packed_bytes(fmt.quant, rows, cols, paired=True)
+    back_gate, back_up = panel32.unpack_pair(fmt.quant, packed, rows, cols)
     assert np.array_equal(back_gate, gate)
     assert np.array_equal(back_up, up)
 
@@ -45,7 +52,7 @@ def test_unpack_pair_undoes_pack_pair(fmt: PanelFormat, rows: int) -> None:
 @by_format
 def test_rows_are_only_moved(fmt: PanelFormat) -> None:
     """Every byte of a whole panel occurs as often after packing as before (shared ones: once)."""
-    raw = random_rows(fmt, 64, 64)
+    raw = random_rows(fmt, 64, whole(fmt, 64))
     packed = panel32.pack(fmt.quant, raw)
     if fmt.shares_factors:
         first = fmt.quant.header_bytes(64)
@@ -88,6 +95,18 @@ def test_golden_q8_0() -> None:
     assert packed[0:4].tolist() == [0, 1, 100, 101]
     assert packed[64:72].tolist() == [2, 3, 4, 5, 102, 103, 104, 105]
     assert packed[64 + 7 * 128 :][:4].tolist() == [30, 31, 32, 33]
+
+
+def test_golden_q6_k() -> None:
+    """The scale stands behind the words in a row, in front of them in a panel."""
+    rows = np.zeros((32, 210), dtype=np.uint8)
+    rows[0] = np.arange(210)
+    rows[1] = (np.arange(210) + 100) % 256
+    packed = panel32.pack("q6_k", rows)
+    assert packed.size == 6720
+    assert packed[0:4].tolist() == [208, 209, 52, 53]  # d of rows 0 and 1
+    assert packed[64:72].tolist() == [0, 1, 2, 3, 100, 101, 102, 103]  # word 0
+    assert packed[64 + 51 * 128 :][:4].tolist() == [204, 205, 206, 207]  # word 51, row 0
 
 
 def test_golden_bf16_pair() -> None:
@@ -191,14 +210,15 @@ def test_wrong_inputs_name_the_format_and_the_limit() -> None:
         panel32.pack("fp8_block", np.zeros((4, 9), dtype=np.uint8))
     with pytest.raises(ValueError, match="panel32 bf16 needs rows of a multiple of 4 bytes"):
         panel32.pack("bf16", np.zeros((4, 6), dtype=np.uint8))
-    with pytest.raises(ValueError, match="q6_k has no panel32 form"):
-        panel32.packed_bytes("q6_k", 32, 256)
+    with pytest.raises(ValueError, match="q2_k has no panel32 form"):
+        panel32.packed_bytes("q2_k", 32, 256)
     with pytest.raises(ValueError, match="must have one shape"):
         panel32.pack_pair("f32", np.zeros((4, 8), np.uint8), np.zeros((5, 8), np.uint8))
     with pytest.raises(ValueError, match="is 640 bytes, got 641"):
         panel32.unpack("q4_1", np.zeros(641, dtype=np.uint8), 32, 32)
     assert panel32.supports("q8_0")
-    assert not panel32.supports("q4_k")
+    assert not panel32.supports("q2_k")
     assert panel32.fits("mxfp4", 96)
     assert not panel32.fits("mxfp4", 80)
-    assert not panel32.fits("q4_k", 256)
+    assert panel32.fits("q4_k", 256)
+    assert not panel32.fits("q4_k", 128)

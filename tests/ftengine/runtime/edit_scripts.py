@@ -11,15 +11,14 @@ Block = tuple[str, tuple[int, ...]]
 """(kind, tokens). kind: system, user, think, answer or tool."""
 
 CLOSERS = (40, 41, 42)
-SAMPLING = Sampling(
-    logit_bias=((0, -100.0), (1, -100.0), (2, -100.0)), presence_penalty=50.0, repeat_last_n=-1
-)
+NO_SPECIALS = ((0, -100.0), (1, -100.0), (2, -100.0))
+SAMPLING = Sampling(logit_bias=NO_SPECIALS, presence_penalty=50.0, repeat_last_n=-1)
 MOST_TOKENS = 120
 
 
 @dataclass
 class Script:
-    """One conversation and its branches. The same seed gives the same edits for the same replies."""
+    """One conversation and its branches. Same seed and same replies: same edits."""
 
     seed: int
     blocks: list[Block] = field(default_factory=list)
@@ -53,10 +52,9 @@ class Script:
         """Take the reply in, and edit."""
         cut = self.rng.randint(0, len(reply))
         self.blocks += [("think", reply[:cut]), ("answer", reply[cut:])]
-        edit = self.rng.choice(
-            [self.append, self.cut_thinking, self.replace_tool, self.keep_last, self.branch]
-            + [self.come_back, self.append, self.retry]
-        )
+        agents = (self.append, self.cut_thinking, self.replace_tool, self.keep_last)
+        users = (self.append, self.branch, self.come_back, self.retry)
+        edit = self.rng.choice((*agents, *users))
         edit()
         while sum(len(tokens) for _, tokens in self.blocks) > MOST_TOKENS:
             del self.blocks[1]

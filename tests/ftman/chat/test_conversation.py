@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ftman.chat.anchors import closing_ids
 from ftman.chat.conversation import canonical, tool_objects
 from ftman.chat.formats.registry import format_named
 from ftman.chat.render import ChatTemplate, render_chat
@@ -138,3 +139,9 @@ def test_blocks_have_anchors_at_their_marks(
     assert any(text.endswith("tool\nresult") for text in before)
     forged = byte_level.encode("<think>", special=True)[0]
     assert list(prompt.token_ids).count(forged) == 1
+
+
+def test_tokens_that_close_a_block_are_those_of_the_format(byte_level: Tokenizer) -> None:
+    found = closing_ids(byte_level, HERMES)
+    assert "</think>" in [byte_level.decode([idx], special=True) for idx in found]
+    assert closing_ids(byte_level, format_named("plain")) == ()

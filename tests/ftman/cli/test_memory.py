@@ -105,3 +105,29 @@ def test_ps_experts_tells_what_happens_to_them(ft: Cli, gateway: Gateway) -> Non
         "link 1.2 GB in all (emulated, no rate)   42 tok/s, last token 0.02 s ago"
     )
     assert lines[2] == "c   dense model, no routed experts"
+
+
+def test_ps_cache_tells_what_was_reused(ft: Cli, gateway: Gateway) -> None:
+    stats = {
+        "enabled": True,
+        "pages": 100,
+        "checkpoints": 16,
+        "checkpoints_used": 3,
+        "checkpoint_bytes": 66_000_000,
+        "looked_up_tokens": 20_000,
+        "hit_tokens": 15_000,
+        "recomputed_tokens": 40,
+    }
+    off = MODEL | {"name": "b", "cache": stats | {"enabled": False}}
+    fresh = {"checkpoints": 0, "looked_up_tokens": 0, "pages": 0}
+    new = MODEL | {"name": "c", "cache": stats | fresh}
+    models = [MODEL | {"name": "a", "cache": stats}, off, new, MODEL | {"name": "d"}]
+    gateway.on("GET", "/api/ft/experts", {"models": models})
+    assert ft("ps", "--cache").out.splitlines() == [
+        "a   1,600 tokens kept   3 of 16 states (1.1 GB)   "
+        "reused 75 % of 20,000 prompt tokens   recomputed 40",
+        "b   prefix cache off",
+        "c   0 tokens kept",
+        "d   prefix cache off",
+    ]
+    assert ft("ps", "--cache", "--experts").code == 2

@@ -110,3 +110,11 @@ def test_every_route_asks_for_the_key_but_the_public_ones(route: object) -> None
                 rules.refuse(method, path, headers)
     for headers in ({"authorization": "Bearer secret"}, {"x-api-key": "secret"}):
         assert rules.refuse(method, path, headers) is None
+
+
+def test_accepted_key_is_told_and_no_other() -> None:
+    rules = AccessRules(keys=("one", "two"))
+    assert rules.key_given({"authorization": "Bearer two"}) == "two"
+    assert rules.key_given({"x-api-key": "one"}) == "one"
+    assert rules.key_given({"authorization": "Bearer three"}) == ""
+    assert AccessRules().key_given({"authorization": "Bearer ollama"}) == ""

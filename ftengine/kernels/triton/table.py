@@ -1,0 +1,244 @@
+"""The list of device kernels; their builds are builds.py's. No Triton, no torch.
+
+Arguments are written "name:type", with ":16" where an integer is always a multiple of 16; the types
+are Triton's. layer_calls.py and expert_calls.py fill the arguments.
+"""
+
+from __future__ import annotations
+
+from ftengine.gpu.kernel_table import Argument, Grid, Kernel
+
+PACKAGE = "ftengine.kernels.triton"
+
+
+def _cdiv(value: int, by: int) -> int:
+    return -(-value // by)
+
+
+def _argument(text: str) -> Argument:
+    name, kind, *aligned = text.split(":")
+    return Argument(name, kind, bool(aligned) or None)
+
+
+def _row(file: str, function: str, arguments: str, constants: str, grid: Grid) -> Kernel:
+    return Kernel(
+        name=f"{file}.{function}",
+        module=f"{PACKAGE}.{file}",
+        function=function,
+        arguments=tuple(_argument(item) for item in arguments.split()),
+        constants=tuple(constants.split()),
+        grid=grid,
+    )
+
+
+_BANK = "row_bytes:i32:16 offset:i32:16 bias_offset:i32:16"
+_KV = "keys:{kv} values:{kv} key_scales:*fp16 value_scales:*fp16"
+_STATES = "query_start:*i32 slots:*i64 slot_stride:i64:16"
+
+_EXPERTS = (
+    _row(
+        "expert_ffn",
+        "gate_up",
+        "x:*fp32 rows:*i32 bank:*u8 inner:*fp32 num_places:i32 hidden:i32:16 inter:i32 "
+        f"{_BANK} alpha:fp32 limit:fp32 num_pairs:i32",
+        "FORMAT ACTIVATION BIAS BLOCK",
+        lambda n: (_cdiv(n["inter"], 16), n["num_pairs"], 1),
+    ),
+    _row(
+        "expert_ffn",
+        "down",
+        f"inner:*fp32 rows:*i32 bank:*u8 parts:*fp32 hidden:i32:16 inter:i32 {_BANK} num_pairs:i32",
+        "FORMAT BIAS BLOCK",
+        lambda n: (_cdiv(n["hidden"], 32), n["num_pairs"], 1),
+    ),
+    _row(
+        "expert_ffn",
+        "merge",
+        "parts:*fp32 cpu_parts:*fp32 rows:*i32 weights:*fp32 out:*fp32 num_places:i32 "
+        "hidden:i32:16 num_tokens:i32",
+        "ACCUMULATE BLOCK",
+        lambda n: (_cdiv(n["hidden"], n["BLOCK"]), n["num_tokens"], 1),
+    ),
+    _row(
+        "admission",
+        "admission",
+        "ids:*i32 slot_of:*i32 owner_of:*i32 stamp_of:*i64 last:*i32 counts:*fp64 counted:*i32 "
+        "powers:*fp64 clock:*i64 rates:*fp64 reuse:*fp64 since_fill:*i32 totals:*i64 rows:*i32 "
+        "fills:*i32 on_cpu:*i32 found:*i32 layer:i32 num_experts:i32 num_pairs:i32 "
+        "num_tokens:i32 num_slots:i32 num_powers:i32 row_bytes:i64",
+        "PAIRS SLOTS",
+        lambda n: (1, 1, 1),
+    ),
+    _row(
+        "row_copy",
+        "copy_rows",
+        "source:*i32 target:*i32 tasks:*i32 num_tasks:*i32 row_words:i32:16 source_words:i64:16 "
+        "target_words:i64:16 most:i32",
+        "SHARE BLOCK",
+        lambda n: (n["SHARE"], n["most"], 1),
+    ),
+    _row(
+        "route",
+        "route",
+        "logits:*fp32 bias:*fp32 expert_ids:*i32 weights:*fp32 num_experts:i32 num_chosen:i32 "
+        "scale:fp32 num_tokens:i32",
+        "SCORE BIAS NORMALIZE EXPERTS CHOSEN",
+        lambda n: (n["num_tokens"], 1, 1),
+    ),
+)
+
+
+def _gemms(x: str, suffix: str) -> tuple[Kernel, ...]:
+    rows = (
+        _row(
+            "grouped_gemm",
+            "arrange",
+            f"x:*fp32 out:{x} cols:i32:16 num_rows:i32",
+            "FORMAT BLOCK",
+            lambda n: (n["num_rows"], _cdiv(n["cols"], n["BLOCK"]), 1),
+        ),
+        _row(
+            "grouped_gemm",
+            "gate_up_gemm",
+            f"x:{x} tiles:*i32 pairs:*i32 bank:*u8 inner:{x} num_places:i32 hidden:i32:16 "
+            f"inter:i32 {_BANK} alpha:fp32 limit:fp32 num_tiles:i32",
+            "FORMAT FORMAT_DOWN ACTIVATION BIAS DOT ROWS PANELS WORDS",
+            lambda n: (_cdiv(n["inter"], 16 * n["PANELS"]), n["num_tiles"], 1),
+        ),
+        _row(
+            "grouped_gemm",
+            "down_gemm",
+            f"x:{x} tiles:*i32 pairs:*i32 bank:*u8 out:*fp32 rows:i32 cols:i32 {_BANK} "
+            "num_tiles:i32",
+            "FORMAT BIAS DOT ROWS PANELS WORDS",
+            lambda n: (_cdiv(n["rows"], 32 * n["PANELS"]), n["num_tiles"], 1),
+        ),
+    )
+    return tuple(_renamed(row, f"{row.name}.{suffix}") for row in rows)
+
+
+def _attention(kv: str, suffix: str) -> tuple[Kernel, ...]:
+    pools = _KV.format(kv=kv)
+    rows = (
+        _row(
+            "rope",
+            "rope_store",
+            f"qkv:*fp32 cos:*fp32 sin:*fp32 positions:*i32 slots:*i64 {pools} q_norm:*fp32 "
+            "k_norm:*fp32 qkv_stride:i32 heads:i32 kv_heads:i32 head_dim:i32 half:i32 eps:fp32 "
+            "num_tokens:i32",
+            "DIM Q_NORM K_NORM INTERLEAVED KV",
+            lambda n: (n["num_tokens"], n["heads"] + n["kv_heads"], 1),
+        ),
+        _row(
+            "attention",
+            "attention_split",
+            f"qkv:*fp32 {pools} context_len:*i32 page_table:*i32 part_sums:*fp32 parts:*fp32 "
+            "qkv_stride:i32 table_stride:i32 heads:i32 kv_heads:i32 head_dim:i32:16 scale:fp32 "
+            "window:i32 num_splits:i32 num_sequences:i32",
+            "DIM ROWS KV DOT",
+            lambda n: (n["num_splits"], n["num_sequences"], n["kv_heads"]),
+        ),
+        _row(
+            "attention",
+            "attention_chunk",
+            f"qkv:*fp32 {pools} query_start:*i32 context_len:*i32 page_table:*i32 sinks:*fp32 "
+            "out:*fp32 qkv_stride:i32 table_stride:i32 heads:i32 kv_heads:i32 head_dim:i32:16 "
+            "scale:fp32 window:i32 num_tiles:i32 num_sequences:i32",
+            "DIM ROWS HEADS KV DOT SINKS",
+            lambda n: (n["num_tiles"], n["num_sequences"], n["kv_heads"]),
+        ),
+    )
+    return tuple(_renamed(row, f"{row.name}.{suffix}") for row in rows)
+
+
+def _renamed(row: Kernel, name: str) -> Kernel:
+    return Kernel(name, row.module, row.function, row.arguments, row.constants, row.grid)
+
+
+_LAYERS = (
+    _row(
+        "norm",
+        "rms_norm",
+        "x:*fp32 weight:*fp32 residual:*fp32 out:*fp32 size:i32 eps:fp32 num_rows:i32",
+        "RESIDUAL ADD_ONE BLOCK",
+        lambda n: (n["num_rows"], 1, 1),
+    ),
+    _row(
+        "linear",
+        "linear",
+        "x:*fp32 matrix:*u8 bias:*fp32 out:*fp32 rows:i32 cols:i32 num_tokens:i32",
+        "FORMAT BIAS ACCUMULATE BLOCK",
+        lambda n: (_cdiv(n["rows"], 32), n["num_tokens"], 1),
+    ),
+    _row(
+        "attention",
+        "attention_merge",
+        "part_sums:*fp32 parts:*fp32 context_len:*i32 sinks:*fp32 out:*fp32 num_splits:i32 "
+        "heads:i32 head_dim:i32:16 window:i32 num_sequences:i32",
+        "DIM SINKS",
+        lambda n: (n["num_sequences"], n["heads"], 1),
+    ),
+    _row(
+        "top_k",
+        "best_of_block",
+        "logits:*fp32 keys:*i64 sums:*fp32 vocab_size:i32 num_rows:i32",
+        "BLOCK KEEP",
+        lambda n: (_cdiv(n["vocab_size"], n["BLOCK"]), n["num_rows"], 1),
+    ),
+    _row(
+        "top_k",
+        "merge_blocks",
+        "logits:*fp32 keys:*i64 sums:*fp32 ids:*i32 values:*fp32 log_sums:*fp32 vocab_size:i32 "
+        "num_blocks:i32 num_wanted:i32 num_rows:i32",
+        "BLOCKS KEEP",
+        lambda n: (n["num_rows"], 1, 1),
+    ),
+)
+
+_STATEFUL = (
+    _row(
+        "recurrent",
+        "causal_conv",
+        "x:*fp32 states:*fp32 weight:*fp32 bias:*fp32 out:*fp32 "
+        f"{_STATES.replace('slot_stride', 'x_stride:i32 slot_stride')} channels:i32 "
+        "num_sequences:i32",
+        "TAPS BIAS SILU TOKENS BLOCK KEPT",
+        lambda n: (_cdiv(n["channels"], n["BLOCK"]), n["num_sequences"], 1),
+    ),
+    _row(
+        "recurrent",
+        "delta_rule",
+        f"q:*fp32 k:*fp32 v:*fp32 decay:*fp32 beta:*fp32 states:*fp32 out:*fp32 {_STATES} "
+        "key_heads:i32 heads:i32 key_dim:i32 value_dim:i32 num_sequences:i32",
+        "KEYS BLOCK",
+        lambda n: (_cdiv(n["value_dim"], n["BLOCK"]), n["heads"], n["num_sequences"]),
+    ),
+    _row(
+        "delta_chunk",
+        "delta_chunk",
+        "q:*fp32 k:*fp32 v:*fp32 decay:*fp32 beta:*fp32 states:*fp32 out:*fp32 query_start:*i32 "
+        "context_len:*i32 slots:*i64 slot_stride:i64:16 key_heads:i32 heads:i32 key_dim:i32 "
+        "value_dim:i32 num_sequences:i32",
+        "KEYS BLOCK CHUNK",
+        lambda n: (_cdiv(n["value_dim"], n["BLOCK"]), n["heads"], n["num_sequences"]),
+    ),
+    _row(
+        "recurrent",
+        "mamba2_scan",
+        f"x:*fp32 b:*fp32 c:*fp32 decay:*fp32 states:*fp32 out:*fp32 {_STATES} groups:i32 "
+        "heads:i32 head_dim:i32 state_dim:i32 num_sequences:i32",
+        "STATES BLOCK",
+        lambda n: (_cdiv(n["head_dim"], n["BLOCK"]), n["heads"], n["num_sequences"]),
+    ),
+)
+
+KERNELS = (
+    *_EXPERTS,
+    *_gemms("*bf16", "bf16"),
+    *_gemms("*fp32", "f32"),
+    *_LAYERS,
+    *_attention("*fp32", "f32"),
+    *_attention("*bf16", "bf16"),
+    *_attention("*i8", "q8_0"),
+    *_STATEFUL,
+)

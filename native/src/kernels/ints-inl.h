@@ -1,0 +1,298 @@
+// Products of small integers, for targets with an instruction that adds four products of unsigned
+// and signed bytes to an int32 lane.
+//
+// Codes become unsigned bytes (their value plus kOffset); a chunk of activations becomes int16 in
+// units of its largest / 32512, kept as upper and lower bytes, both signed. Sums over a chunk are
+// exact; what the offset adds is taken back by what the lower sum starts with. Scales stay float32.
+//
+// A chunk of a packed row is 32 upper bytes, then 32 lower ones, in the order of the words' groups of
+// four (order()). Extras: for each half of the chunk -kOffset * sum as int32; the unit times
+// kIntUnit; the sum times the unit (float32).
+namespace ft {
+namespace {
+
+// Both nibbles of every byte: group 0 the low ones, 1 the high ones. Elements in row order.
+struct NibbleInts {
+  static constexpr int kGroups = 2;
+  static constexpr int order(int place) { return place / 8 * 8 + place % 4 * 2 + place / 4 % 2; }
+};
+
+// GGML's order: low nibbles are the first half of a chunk, high ones the second.
+struct SplitNibbleInts {
+  static constexpr int kGroups = 2;
+  static constexpr int order(int place) { return place / 8 * 4 + place % 4 + place / 4 % 2 * 16; }
+};
+
+template <int g>
+FT_INLINE VI nibble_bytes(VI v, const uint8_t* table) {
+  return vi_lookup_bytes(g == 0 ? v : vi_shr<4>(v), table);
+}
+
+template <int R>
+FT_INLINE void load_halves(const ChunkAt& at, int offset, VF* d) {
+  const uint16_t* scales = (const uint16_t*)at.scales + offset + at.first_row;
+  FT_UNROLL
+  for (int r = 0; r < R; ++r) d[r] = vf_load_half(scales + r * kLanes);
+}
+
+// acc += (d * unit) * sum
+template <int T, int R>
+FT_INLINE void add_scaled(const ChunkAt& at, const VF* d, VF (*s)[R], VF (*acc)[R]) {
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    FT_UNROLL
+    for (int r = 0; r < R; ++r)
+      acc[t][r] = vf_fma(vf_mul_at(d[r], at.extras(t) + 2), s[t][r], acc[t][r]);
+  }
+}
+
+struct Q8Ints : Q8Words {
+  static constexpr int kGroups = 1, kOffset = 128;
+  static constexpr int order(int place) { return place; }
+  template <int g>
+  FT_INLINE VI group(VI v) {
+    return vi_xor(v, vi_set1((int32_t)0x80808080));
+  }
+  template <int T, int R>
+  FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI*) {
+    VF d[R];
+    load_halves<R>(at, 0, d);
+    add_scaled<T, R>(at, d, s[0], acc);
+  }
+};
+
+struct Q40Ints : Q40Words, SplitNibbleInts {
+  static constexpr int kOffset = 8;
+  template <int g>
+  FT_INLINE VI group(VI v) {
+    return nibble_bytes<g>(v, kNumberBytes);
+  }
+  template <int T, int R>
+  FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI*) {
+    VF d[R];
+    load_halves<R>(at, 0, d);
+    add_scaled<T, R>(at, d, s[0], acc);
+  }
+};
+
+struct Q41Ints : Q41Words, SplitNibbleInts {
+  static constexpr int kOffset = 0;
+  template <int g>
+  FT_INLINE VI group(VI v) {
+    return nibble_bytes<g>(v, kNumberBytes);
+  }
+  template <int T, int R>
+  FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI*) {
+    VF d[R], m[R];
+    load_halves<R>(at, 0, d);
+    load_halves<R>(at, kPanelRows, m);
+    add_scaled<T, R>(at, d, s[0], acc);
+    FT_UNROLL
+    for (int t = 0; t < T; ++t) {
+      FT_UNROLL
+      for (int r = 0; r < R; ++r) acc[t][r] = vf_fma_at(m[r], at.extras(t) + 3, acc[t][r]);
+    }
+  }
+};
+
+// E2M1 in halves, plus 12.
+template <int g>
+FT_INLINE VI e2m1_bytes(VI v) {
+  return nibble_bytes<g>(v, kE2m1Bytes);
+}
+
+template <class Order>
+struct Mxfp4Ints : Mxfp4Words, Order {
+  static constexpr int kOffset = 12;
+  static constexpr float kIntUnit = 0.5f;
+  template <int g>
+  FT_INLINE VI group(VI v) {
+    return e2m1_bytes<g>(v);
+  }
+  template <int T, int R>
+  FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI*) {
+    VF d[R];
+    FT_UNROLL
+    for (int r = 0; r < R; ++r)
+      d[r] = e8m0_scale(vi_load_u8(at.scales + at.first_row + r * kLanes));
+    add_scaled<T, R>(at, d, s[0], acc);
+  }
+};
+
+template <bool divide>
+struct Nvfp4Ints : Nvfp4Words<divide>, NibbleInts {
+  static constexpr int kOffset = 12;
+  static constexpr float kIntUnit = 0.5f;
+  template <int g>
+  FT_INLINE VI group(VI v) {
+    return e2m1_bytes<g>(v);
+  }
+  template <int T, int R>
+  FT_INLINE void finish(const ChunkAt& at, VF (*s)[T][R], VF (*acc)[R], VI* seen) {
+    VF d[2][R];
+    FT_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      FT_UNROLL
+      for (int r = 0; r < R; ++r) {
+        VI codes = vi_load_u8(at.scales + half * kPanelRows + at.first_row + r * kLanes);
+        seen[r] = largest_code(seen[r], codes);
+        d[half][r] = e4m3_scale(codes, kE4M3Unit);
+      }
+    }
+    FT_UNROLL
+    for (int t = 0; t < T; ++t) {
+      FT_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const VF both = vf_fma(d[1][r], s[1][t][r], vf_mul(d[0][r], s[0][t][r]));
+        acc[t][r] = vf_fma_at(both, at.extras(t) + 2, acc[t][r]);
+      }
+    }
+  }
+};
+
+// Adds groups g.. of one word to the sums of upper and lower bytes.
+template <class W, int T, int R, int g>
+FT_INLINE void add_groups(const VI* v, const float* const* x, int64_t bytes, VI (*high)[R],
+                          VI (*low)[R]) {
+  VI w[R];
+  FT_UNROLL
+  for (int r = 0; r < R; ++r) w[r] = W::template group<g>(v[r]);
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    const uint8_t* at = (const uint8_t*)x[t] + bytes + 4 * g;
+    FT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      high[t][r] = vi_dot_at(w[r], at, high[t][r]);
+      low[t][r] = vi_dot_at(w[r], at + kChunk, low[t][r]);
+    }
+  }
+  if constexpr (g + 1 < W::kGroups) add_groups<W, T, R, g + 1>(v, x, bytes, high, low);
+}
+
+// Words first .. last - 1 of a chunk; their sum, as floats.
+template <class W, int T, int R>
+FT_INLINE void sum_ints(const uint8_t* p, const ChunkAt& at, int half, int first, int last,
+                        VF (*s)[R]) {
+  VI high[T][R], low[T][R];
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    FT_UNROLL
+    for (int r = 0; r < R; ++r) {
+      high[t][r] = vi_set1(0);
+      low[t][r] =
+          W::kOffset == 0 ? vi_set1(0) : vf_as_i(vf_set1(at.extras(t)[half]));
+    }
+  }
+  FT_UNROLL
+  for (int w = first; w < last; ++w) {
+    VI v[R];
+    FT_UNROLL
+    for (int r = 0; r < R; ++r) v[r] = vi_load(p + w * kWordBytes + r * kLanes * 4);
+    add_groups<W, T, R, 0>(v, at.x, at.k * 2 + 4 * W::kGroups * w, high, low);
+  }
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    FT_UNROLL
+    for (int r = 0; r < R; ++r)
+      s[t][r] = vi_to_f(vi_add(vi_shl<8>(high[t][r]), low[t][r]));
+  }
+}
+
+template <class W, int T, int R>
+FT_INLINE void chunk_ints(const uint8_t* p, const ChunkAt& at, int words, VF (*s)[T][R],
+                          VF (*acc)[R], VI* seen) {
+  if constexpr (W::kSplit) {
+    constexpr int kHalf = kChunk / 2 / W::kWordElements;
+    sum_ints<W, T, R>(p, at, 0, 0, kHalf, s[0]);
+    if (words > kHalf) {
+      sum_ints<W, T, R>(p, at, 1, kHalf, 2 * kHalf, s[1]);
+    } else {
+      clear<T, R>(s[1]);
+    }
+  } else {
+    sum_ints<W, T, R>(p, at, 0, 0, kChunk / W::kWordElements, s[0]);
+  }
+  W::template finish<T, R>(at, s, acc, seen);
+}
+
+// As tile() of panel-inl.h.
+template <class W, int T, int R>
+FT_INLINE void int_tile(const PanelRun* run, int first_row, int first_token) {
+  constexpr int64_t kChunkBytes = kChunk / W::kWordElements * kWordBytes;
+  constexpr int64_t kGroupBytes = W::kScaleBytes + W::kJoined * kChunkBytes;
+  const float* x[T];
+  VF acc[T][R], s[2][T][R];
+  VI seen[R];
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) x[t] = run->x[first_token + t];
+  clear<T, R>(acc);
+  FT_UNROLL
+  for (int r = 0; r < R; ++r) seen[r] = vi_set1(0);
+  const int64_t cols = run->cols;
+  const uint8_t* group = run->panel + W::header_bytes(cols);
+  const int64_t ahead = first_row == 0 && first_token == 0 ? run->prefetch_bytes : 0;
+  ChunkAt at{run->panel, group, first_row, 0, x, run->sums};
+  for (; at.k + W::kJoined * kChunk <= cols; group += kGroupBytes) {
+    if (ahead > 0) {
+      for (int64_t line = 0; line < kGroupBytes; line += 64)
+        __builtin_prefetch(group + ahead + line);
+    }
+    FT_UNROLL
+    for (int c = 0; c < W::kJoined; ++c, at.k += kChunk) {
+      at.scales = group + c * (W::kScaleBytes / W::kJoined);
+      chunk_ints<W, T, R>(group + W::kScaleBytes + c * kChunkBytes + first_row * 4, at,
+                          kChunk / W::kWordElements, s, acc, seen);
+    }
+  }
+  for (int c = 0; at.k < cols; ++c, at.k += kChunk) {  // a group that is filled up, half a chunk
+    const int64_t left = cols - at.k < kChunk ? cols - at.k : kChunk;
+    at.scales = group + c * (W::kScaleBytes / W::kJoined);
+    chunk_ints<W, T, R>(group + W::kScaleBytes + c * kChunkBytes + first_row * 4, at,
+                        (int)(left / W::kWordElements), s, acc, seen);
+  }
+  W::template end<T, R>(run->panel, first_row, acc, seen);
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    FT_UNROLL
+    for (int r = 0; r < R; ++r)
+      vf_store(run->y + (first_token + t) * kPanelRows + first_row + r * kLanes, acc[t][r]);
+  }
+}
+
+template <class W, int T, int R>
+__attribute__((noinline)) void int_tile_rows(const PanelRun* run, int first_token) {
+  for (int row = 0; row < kPanelRows; row += R * kLanes) int_tile<W, T, R>(run, row, first_token);
+}
+
+template <class W>
+void panel_ints(const PanelRun* run) {
+  int t = 0;
+  const int n = run->tokens;
+  for (; t + 8 <= n; t += 8) int_tile_rows<W, 8, 1>(run, t);
+  for (; t + 4 <= n; t += 4) int_tile_rows<W, 4, 2>(run, t);
+  for (; t + 2 <= n; t += 2) int_tile_rows<W, 2, 2>(run, t);
+  if (t < n) int_tile_rows<W, 1, 2>(run, t);
+}
+
+template <class W>
+void pack_ints(const float* x, int64_t cols, float* out) {
+  alignas(64) float moved[kChunk];
+  alignas(64) int32_t sums[2];
+  for (int64_t k = 0; k < cols; k += kChunk) {
+    const int count = cols - k < kChunk ? (int)(cols - k) : kChunk;
+    for (int place = 0; place < kChunk; ++place) {
+      const int element = W::order(place);
+      moved[place] = element < count ? x[k + element] : 0.0f;
+    }
+    const float unit = vi_store_bytes((uint8_t*)out + 2 * k, moved, sums);
+    if (!W::kSplit) sums[0] += sums[1];
+    const int32_t start[2] = {-W::kOffset * sums[0], -W::kOffset * sums[1]};
+    float* extras = out + cols + k / kChunk * kExtras;
+    memcpy(extras, start, sizeof start);
+    extras[2] = unit * W::kIntUnit;
+    extras[3] = unit * (float)(W::kSplit ? 0 : sums[0]);
+  }
+}
+
+}  // namespace
+}  // namespace ft

@@ -1,0 +1,89 @@
+"""gpu_check without a GPU: the report, the time limit, and every section on the stand-in driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_check import Report, run_sections
+from benchmarks.gpu_rig import Shape, Tools, random_bank
+from benchmarks.gpu_sections import Check
+from ftengine.device.cuda import GpuDevice
+from ftengine.gpu import kernel_cache
+from ftengine.gpu.kernel_cache import KernelCache
+from ftengine.gpu.launcher import Launcher
+from ftengine.kernels.native import NativeKernels
+from ftengine.kernels.triton.builds import TABLE
+from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
+from tests.ftengine.gpu.host_kernels import Admitting, fake_compiler
+
+TINY = Shape(layers=3, experts=12, places=2, hidden=64, inter=32)
+
+
+def test_sections_that_would_begin_too_late_are_skipped_by_name(tmp_path: Path) -> None:
+    """A failed section does not end the rest, and the file is whole after each."""
+    clock, seen = [0.0], []
+
+    def section(name: str, seconds: float) -> Mapping[str, Any]:
+        content = json.loads((tmp_path / "r.json").read_text())
+        seen.append({key: value["status"] for key, value in content["sections"].items()})
+        clock[0] += seconds
+        if name == "b":
+            raise RuntimeError("no such kernel")
+        return {"value": 1}
+
+    sections = {name: lambda name=name: section(name, 4.0) for name in "abcd"}
+    report = Report(tmp_path / "r.json", {"sections": {}})
+    assert not run_sections(sections, report, 10.0, lambda: clock[0])
+    found = json.loads((tmp_path / "r.json").read_text())["sections"]
+    assert {name: item["status"] for name, item in found.items()} == {
+        "a": "ok", "b": "failed", "c": "ok", "d": "skipped",
+    }  # fmt: skip
+    assert found["a"]["value"] == 1
+    assert "RuntimeError: no such kernel" in found["b"]["error"]
+    assert seen == [
+        {"a": "running"},
+        {"a": "ok", "b": "running"},
+        {"a": "ok", "b": "failed", "c": "running"},
+    ]
+
+
+@pytest.fixture
+def check(gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
+    monkeypatch.setattr(kernel_cache, "installed_triton", lambda: "3.9.9")
+    device = GpuDevice(gpu.driver(), wrap)
+    cache = KernelCache(TABLE, tmp_path, fake_compiler, shipped=None)
+    kernels = NativeKernels.load(num_threads=2)
+    tools = Tools(device, Launcher(device.driver, TABLE, cache), kernels)
+    Admitting(gpu, kernels, random_bank(TINY, "q8_0", 0)).install()
+    check = Check(tools, TINY, ("q8_0",), "q8_0", (1 << 16,), steps=2)
+    yield check
+    check.close()
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["kernels", "eager_is_graph", "strategies_equal", "rates", "decode_6.5536e-05_gb", "resizes",
+     "prefill_overlap"],
+)  # fmt: skip
+def test_a_section_runs_on_the_stand_in(check: Check, section: str) -> None:
+    """Same code as on a GPU, kernels played on the host: it ends, checks hold, memory returns."""
+    held = check.tools.device.free_bytes
+    found = check.sections[section]()
+    assert found
+    json.dumps(found)
+    assert check.tools.device.free_bytes == held
+
+
+def test_wrong_results_fail_their_section(check: Check, gpu: FakeGpu, tmp_path: Path) -> None:
+    broken = Admitting(gpu, check.tools.kernels, random_bank(TINY, "q8_0", 1))
+    broken.install()
+    broken._copy_rows = lambda v: None  # type: ignore[method-assign]
+    broken.install()
+    report = Report(tmp_path / "r.json", {"sections": {}})
+    assert not run_sections({"kernels": check.sections["kernels"]}, report)
+    assert report.content["sections"]["kernels"]["status"] == "failed"

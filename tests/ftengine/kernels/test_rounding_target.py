@@ -1,0 +1,120 @@
+"""The target whose products round activations: near as promised, and as steady as the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from ftengine.kernels.dispatch import choose_kernels
+from ftengine.kernels.native import NativeKernels
+from ftengine.kernels.reference.expert_ffn import expert_ffn
+from ftengine.kernels.reference.linear import linear
+
+from .operand_makers import FORMATS, make_bank, make_weight, route
+from .test_linear import BATCHES, shapes_of
+
+TARGET = "avx512bf16"
+PAIRS = ("bf16", "fp8_tensor", "fp8_block", "fp8_block_e8m0")
+"""Formats whose activations become bfloat16; those of integer codes become 15-bit integers."""
+
+
+@pytest.fixture
+def native() -> Iterator[NativeKernels]:
+    kernels = NativeKernels.load(num_threads=2)
+    if TARGET not in kernels.info().targets:
+        pytest.skip(f"{TARGET} is not usable here")
+    kernels.set_target(TARGET)
+    torch.manual_seed(11)
+    yield kernels
+    kernels.set_threads(2)
+    kernels.set_target("scalar")
+
+
+def error(got: torch.Tensor, x: torch.Tensor, weight_sizes: torch.Tensor) -> float:
+    """Largest error as a part of sum |x| |w|."""
+    return float((got / (x.abs() @ weight_sizes.T + 1e-6)).abs().max())
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_products_are_within_the_rounding_of_activations(native: NativeKernels, fmt: str) -> None:
+    limit = 2.0**-8 if fmt in PAIRS else 2.0**-14
+    for rows, cols in shapes_of(fmt):
+        weight, x = make_weight(fmt, rows, cols), torch.randn(max(BATCHES), cols)
+        sizes = linear(torch.eye(cols), weight).T.abs()
+        expected = linear(x, weight)
+        for tokens in BATCHES:
+            got = native.linear(x[:tokens], weight)
+            assert error(got - expected[:tokens], x[:tokens], sizes) < limit
+
+
+@pytest.mark.parametrize("fmt", PAIRS)
+def test_what_is_bfloat16_already_is_not_rounded(native: NativeKernels, fmt: str) -> None:
+    for rows, cols in shapes_of(fmt):
+        weight, x = make_weight(fmt, rows, cols), torch.randn(9, cols).bfloat16().float()
+        torch.testing.assert_close(
+            native.linear(x, weight), linear(x, weight), rtol=2e-5, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_token_is_bit_identical_in_any_batch_and_thread_count(
+    native: NativeKernels, fmt: str
+) -> None:
+    hidden, inter = (256, 256) if fmt.endswith("_k") else (96, 64)
+    weight, bank = make_weight(fmt, 500, 768), make_bank(fmt, fmt, 6, hidden, inter)
+    x, few = torch.randn(66, 768), torch.randn(9, hidden)
+    ids, weights = route(9, 2, 6)
+    whole, routed = native.linear(x, weight), native.expert_ffn(few, ids, weights, bank)
+    for tokens in BATCHES:
+        assert torch.equal(native.linear(x[-tokens:], weight), whole[-tokens:])
+    for token in range(9):
+        one = slice(token, token + 1)
+        alone = native.expert_ffn(few[one], ids[one], weights[one], bank)
+        assert torch.equal(alone, routed[one])
+    native.set_threads(3)
+    assert torch.equal(native.linear(x, weight), whole)
+    assert torch.equal(native.expert_ffn(few, ids, weights, bank), routed)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_experts_are_near_the_reference(native: NativeKernels, fmt: str) -> None:
+    hidden, inter = (256, 256) if fmt.endswith("_k") else (96, 64)
+    if fmt == "bf16":
+        inter = 72  # ends inside a chunk
+    bank, x = make_bank(fmt, fmt, 5, hidden, inter), torch.randn(11, hidden)
+    ids, weights = route(11, 3, 5)
+    expected = expert_ffn(x, ids, weights, bank)
+    got = native.expert_ffn(x, ids, weights, bank)
+    assert float((got - expected).norm() / expected.norm()) < (1e-2 if fmt in PAIRS else 2e-4)
+
+
+def test_many_and_few_pairs_are_summed_alike(native: NativeKernels) -> None:
+    bank = make_bank("q8_0", "q8_0", 4, 1024, 32)
+    ids, weights = route(300, 4, 4)  # 4.7 MiB of results: over what is kept whole
+    x = torch.randn(300, 1024)
+    many = native.expert_ffn(x, ids, weights, bank)
+    few = native.expert_ffn(x[:5], ids[:5].contiguous(), weights[:5].contiguous(), bank)
+    assert torch.equal(many[:5], few)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_what_is_not_finite_is_not_hidden(native: NativeKernels, fmt: str) -> None:
+    cols = 256 if fmt.endswith("_k") else 96
+    weight, x = make_weight(fmt, 40, cols), torch.randn(3, cols)
+    x[1, 50] = float("nan")
+    got = native.linear(x, weight)
+    assert bool(got[1].isnan().all())
+    assert bool(got[0].isfinite().all())
+    x[1, 50] = float("inf")
+    assert not bool(native.linear(x, weight)[1].isfinite().any())
+    x[1] = 0
+    assert bool((native.linear(x, weight)[1] == 0).all())
+
+
+def test_it_is_taken_only_where_exactness_is_not_asked_for(native: NativeKernels) -> None:
+    assert choose_kernels("native", None, 2, exact=False).described["target"] == TARGET
+    assert choose_kernels("native", None, 2, exact=True).described["target"] != TARGET
+    forced = choose_kernels("native", None, 2, cpu_target="avx2", exact=False)
+    assert forced.described["target"] == "avx2"
