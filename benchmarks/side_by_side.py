@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +105,7 @@ def open_pair(asked: Asked, gguf: Path) -> Iterator[Pair]:
                 worker.close()
 
 
-def best_ratio(samples: dict[str, Sequence[float]]) -> float:
+def best_ratio(samples: Mapping[str, Sequence[float]]) -> float:
     """Median over rounds of (the faster peer's seconds / ours)."""
     ours = samples["ours"]
     peers = [found for name, found in samples.items() if name != "ours"]

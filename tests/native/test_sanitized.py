@@ -27,7 +27,7 @@ def runtime_of(compiler: str, name: str) -> str:
         [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False
     )
     found = done.stdout.strip()
-    return found if os.path.isabs(found) else ""
+    return found if Path(found).is_absolute() else ""
 
 
 @pytest.mark.slow

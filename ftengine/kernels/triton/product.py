@@ -1,8 +1,8 @@
 """Matrix products of tiles in the type that a build names.
 
 "bf16": operands rounded to bfloat16, sums in float32. "f32": everything in float32, no tf32.
-"bf16_wide": rounded to bfloat16 but multiplied as float32: the same numbers as "bf16" up to the
-order of sums, for Triton's interpreter, whose bfloat16 products are wrong.
+"bf16_wide": brought to bfloat16 but multiplied as float32, for Triton's interpreter, whose bfloat16
+products are wrong (and whose rounding to bfloat16 cuts bits off).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,6 +216,27 @@ def test_each_prompt_goes_on_exactly_where_the_last_reply_ended(
             run.messages.append(Message("tool", words(draw, 4), tool_call_id=call["id"]))
         if not turn.tool_calls:
             run.messages.append(Message("user", words(draw, 3)))
+
+
+@pytest.mark.parametrize("name", ["sentencepiece-first", "sentencepiece-legacy", "byte-level-post"])
+def test_every_kind_of_tokenizer_goes_on_where_the_reply_ended(
+    folders: dict[str, Path], with_templates: Callable[..., Any], name: str
+) -> None:
+    draw = random.Random(name)
+    fmt = format_named("hermes")
+    assert fmt is not None
+    run = Talk(Tokenizer.load(folders[name]), chatml(_JSON), fmt, with_templates)
+    run.messages = [Message("user", "Go")]
+    before: list[int] = []
+    for number in range(4):
+        prompt = run.prompt()
+        assert list(prompt.token_ids[: len(before)]) == before
+        said = replace(some_reply("hermes", number, draw), calls=())
+        raw = f"<think>{said.thinking}</think>\n\n{said.text}"
+        ids = run.tokenizer.encode(raw, special=True)
+        run.own.keep(run.tokenizer, prompt, ids, said)
+        before = [*prompt.token_ids, *ids]
+        run.messages += [sent_back(said, number, draw, keeps=True), Message("user", f"n {number}")]
 
 
 def test_what_the_template_cuts_stays_cut_and_all_before_it_is_the_same(

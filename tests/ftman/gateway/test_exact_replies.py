@@ -146,7 +146,12 @@ class Native:
         self.messages.append({"role": "tool", "tool_name": "ls", "content": text})
 
 
-DIALECTS = {"chat": Chat, "responses": Responses, "anthropic": Anthropic, "ollama": Native}
+DIALECTS: dict[str, type[Chat | Responses | Anthropic | Native]] = {
+    "chat": Chat,
+    "responses": Responses,
+    "anthropic": Anthropic,
+    "ollama": Native,
+}
 
 
 @pytest.fixture(scope="module")

@@ -41,18 +41,19 @@ class Interpreter:
     """The parent's end. Tensors of all calls of one run are shared by identity, as on a device."""
 
     def __init__(self) -> None:
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name if __spec__ else __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "TRITON_INTERPRET": "1"},
-        )
+        self._child = _start()
+        self._in_flight = False
 
     def run(self, *calls: KernelCall) -> None:
         """Run launches in order; what they wrote is written here too.
 
         bfloat16 products become "bf16_wide" ones: the interpreter's are wrong.
         """
+        if self._in_flight:  # a test was ended in the middle of a run
+            self._child.kill()
+            self._child.wait(10)
+            self._child = _start()
+        self._in_flight = True
         tensors: list[torch.Tensor] = []
         packed = [(_interpretable(call.build), _names(call, tensors)) for call in calls]
         assert self._child.stdin is not None
@@ -60,6 +61,7 @@ class Interpreter:
         pickle.dump((tensors, packed), self._child.stdin)
         self._child.stdin.flush()
         kind, answer = pickle.load(self._child.stdout)
+        self._in_flight = False
         assert kind == WRITTEN, answer
         for mine, theirs in zip(tensors, answer, strict=True):
             mine.copy_(theirs)
@@ -68,6 +70,15 @@ class Interpreter:
         assert self._child.stdin is not None
         self._child.stdin.close()
         self._child.wait(10)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", __spec__.name if __spec__ else __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )
 
 
 def _interpretable(build: Build) -> Build:

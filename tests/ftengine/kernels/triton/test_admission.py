@@ -122,8 +122,8 @@ def test_a_recorded_trace_is_served_alike(interpreter: Interpreter) -> None:
     lines = RECORDED.read_text("utf-8").splitlines()
     recorded = read_trace(lines, str(RECORDED))
     layers, experts = recorded.num_layers, recorded.num_experts
-    replay = Replay(interpreter, layers, experts, layers * experts // 3, "auto")
-    play(replay, list(recorded.steps[:24]), 1)
+    replay = Replay(interpreter, layers, experts, 20, "auto")
+    play(replay, list(recorded.steps[:8]), 1)
     assert replay.evictions > 0
 
 

@@ -521,6 +521,8 @@ ROWS = (
         {"model": "tiny"},
         want=lambda reply: "cannot be pushed" in lines_of(reply)[-1]["error"],
     ),
+    # an engine with a larger window would serve a smaller one, too
+    post(22, "generate", {"model": "tiny", "keep_alive": 0}, want={"done_reason": "unload"}),
     chat(22, lambda reply: True, options={"num_ctx": 256}),
     Row(
         22,

@@ -273,6 +273,8 @@ def test_the_field_acts_or_is_refused(native: NativeManager, row: Row) -> None:
         {"options": {row.field: row.value}} if row.route == "options" else {row.field: row.value}
     )
     path = "generate" if row.route == "options" else row.route
+    if "num_ctx" in str(given):  # an engine with a larger window would serve it, too
+        native.post("generate", {"model": "tiny", "keep_alive": 0})
     reply = native.post(path, LEAST[row.route] | dict(row.beside) | given)
     assert row.see(native, reply) is not False
 
