@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKERS = ("-n", "2", "--dist", "loadfile")
+"""Most tests wait more than they compute; a file stays in one process, and its fixtures with it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -18,7 +20,7 @@ def main(arguments: list[str]) -> int:
         ("format", [python, "-m", "ruff", "format", "--check", "."]),
         ("lint", [python, "-m", "ruff", "check", "."]),
         ("types", [python, "-m", "mypy"]),
-        ("tests", [python, "-m", "pytest", "-q", *_selection(arguments)]),
+        ("tests", [python, "-m", "pytest", "-q", *WORKERS, *_selection(arguments)]),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
     for name, command in steps:
