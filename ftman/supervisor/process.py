@@ -209,7 +209,8 @@ class EngineProcess:
     async def _poll_until(self, reached: Callable[[Health], bool]) -> FtmanError | None:
         """Poll /health until `reached`; returns the judge's reason to give it up, if any."""
         clock, timings = self._host.clock, self._host.timings
-        judge = HealthJudge(self.spec.name, timings, clock.monotonic())
+        loaded = self.info is not None
+        judge = HealthJudge(self.spec.name, timings, clock.monotonic(), loaded=loaded)
         pause_s = timings.first_poll_s if self.state == "loading" else timings.poll_s
         while True:
             error = await self._poll(judge)

@@ -32,10 +32,14 @@ class Timings:
 
 
 class HealthJudge:
-    """Fed with every poll of one engine; answers with the reason to replace it, or None."""
+    """Fed with every poll of one engine; answers with the reason to replace it, or None.
 
-    def __init__(self, name: str, timings: Timings, now_s: float):
+    loaded: it was ready before the first poll, so silence from the start is no slow load.
+    """
+
+    def __init__(self, name: str, timings: Timings, now_s: float, *, loaded: bool = False):
         self._name = name
+        self._loaded = loaded
         self._timings = timings
         self._answered_s = now_s
         self._num_silent = 0
@@ -57,7 +61,8 @@ class HealthJudge:
 
     def silent(self, now_s: float) -> EngineDiedError | None:
         """Judge a poll that brought no answer."""
-        if self._last is None or self._last.state == "loading":
+        state = self._last.state if self._last is not None else ""
+        if state == "loading" or (not state and not self._loaded):
             return self._load_stalled(now_s)
         # One late answer proves nothing: this manager itself may have stood still.
         self._num_silent += 1

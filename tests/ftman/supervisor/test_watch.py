@@ -66,3 +66,16 @@ def test_failed_load_carries_the_engine_s_own_words() -> None:
     error = judge().answered(Health("failed", error="shard 3 is cut short"), 1.0)
     assert error is not None
     assert "shard 3 is cut short" in error.message
+
+
+def test_silence_of_a_loaded_engine_is_a_wedge_even_if_it_never_answered_a_poll() -> None:
+    loading, loaded = judge(), HealthJudge("m", TIMINGS, 0.0, loaded=True)
+    assert loaded.silent(10.0) is None
+    error = loaded.silent(30.0)
+    assert error is not None
+    assert error.code == "engine_wedged"
+    assert loading.silent(10.0) is None
+    assert loading.silent(30.0) is None
+    error = loading.silent(300.0)
+    assert error is not None
+    assert error.code == "load_failed"
