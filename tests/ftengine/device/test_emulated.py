@@ -60,7 +60,8 @@ def test_copies_of_one_stream_keep_their_order(device: EmulatedDevice) -> None:
     assert torch.equal(memory, host(19))
 
 
-@pytest.mark.parametrize("name", sorted(item.name for item in FORMATS))
+# Tables of whole numbers are never experts, so they have no slot to be poisoned.
+@pytest.mark.parametrize("name", sorted({item.name for item in FORMATS} - {"i32", "i64"}))
 def test_poison_reads_as_nan_in_every_format(name: str) -> None:
     fmt = format_named(name)
     row = np.full((1, fmt.row_bytes(256)), 0xFF, dtype=np.uint8)
