@@ -11,14 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from ftengine.cache.policy.pages import pages_for
 from ftengine.config import ComputeConfig, EngineConfig
 from ftengine.device.torch_device import page_aligned
 from ftengine.kernels.native import NativeKernels
 from ftengine.protocol import GenerateRequest
 from ftengine.runtime.engine import Engine
+from ftengine.runtime.runner import lone_sequence
 from ftengine.scheduler.batch import Batch, Work
-from ftengine.scheduler.sequence import Sequence
 
 PROBE_BYTES = 1 << 30
 
@@ -60,16 +59,7 @@ class Worker:
         experts, which then come from the cache.
         """
         tokens = [*prompt, *ids]
-        sequence = Sequence(
-            request=GenerateRequest("forced", tuple(tokens)),
-            order=0,
-            arrival_s=0.0,
-            limit_tokens=len(tokens),
-            stop_ids=frozenset(),
-            tokens=tokens,
-            pages=list(range(pages_for(len(tokens)))),
-            state_slot=0,
-        )
+        sequence = lone_sequence(tokens)
         run = self.engine.runner.run
         step = 512
         for at in range(0, len(prompt), step):

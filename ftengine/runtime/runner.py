@@ -170,7 +170,7 @@ class Runner:
         """
         tokens = list(token_ids)
         chunk = chunk_tokens or self._limits.step_tokens
-        sequence = _lone_sequence(tokens)
+        sequence = lone_sequence(tokens)
         parts: list[torch.Tensor] = []
         pool = self._pool
         self.use_pool(pool.like(len(sequence.pages)))
@@ -212,7 +212,8 @@ def _blocks(rows: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         yield first, rows[first : first + HEAD_ROWS]
 
 
-def _lone_sequence(tokens: list[int]) -> Sequence:
+def lone_sequence(tokens: list[int]) -> Sequence:
+    """A sequence that has an engine to itself: the first pages and the first state slot."""
     return Sequence(
         request=GenerateRequest("logits", tuple(tokens)),
         order=0,

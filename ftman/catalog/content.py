@@ -170,23 +170,32 @@ class Reader:
         return b""
 
 
-def _config_value(new: NewModel) -> dict[str, Any]:
-    details = new.details
+def config_facts(model: NewModel | Model) -> dict[str, Any]:
+    """A model's config in Ollama's words, for the catalog and for other registries."""
+    details = model.details
     value: dict[str, Any] = {
         "model_format": details.format,
         "model_family": details.family,
         "model_families": list(details.families) or None,
         "model_type": details.parameter_size,
         "file_type": details.quantization_level,
-        "capabilities": list(new.capabilities),
-        "context_length": details.context_length,
-        "embedding_length": details.embedding_length,
         "architecture": "amd64",
         "os": "linux",
     }
     for key in ("renderer", "parser", "requires"):
-        if getattr(new, key):
-            value[key] = getattr(new, key)
+        if getattr(model, key):
+            value[key] = getattr(model, key)
+    return value
+
+
+def _config_value(new: NewModel) -> dict[str, Any]:
+    details = new.details
+    value = config_facts(new)
+    value |= {
+        "capabilities": list(new.capabilities),
+        "context_length": details.context_length,
+        "embedding_length": details.embedding_length,
+    }
     value["ft"] = {
         "ftw_id": new.ftw_id,
         "eos_ids": list(new.eos_ids),

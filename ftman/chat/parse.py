@@ -34,6 +34,16 @@ class TokenEvent(Protocol):
     def logprobs(self) -> Sequence[Logprob]: ...
 
 
+def token_text(tokenizer: Tokenizer, entry: Logprob) -> TokenText:
+    """A token's log probability, and its alternatives', in words."""
+    top = tuple(
+        (tokenizer.token_text(token_id), logprob, tokenizer.token_bytes(token_id))
+        for token_id, logprob in entry.top
+    )
+    text, data = tokenizer.token_text(entry.token_id), tokenizer.token_bytes(entry.token_id)
+    return TokenText(text, entry.logprob, data, top)
+
+
 class StopMatcher:
     """Finds the first stop string to be complete in a stream, over all stops at once.
 
@@ -205,13 +215,7 @@ class TextStream:
         return self._filter.push(rest, final=True)
 
     def _pending(self, entry: Logprob) -> _Pending:
-        tokenizer = self._tokenizer
-        top = tuple(
-            (tokenizer.token_text(token_id), logprob, tokenizer.token_bytes(token_id))
-            for token_id, logprob in entry.top
-        )
-        text, data = tokenizer.token_text(entry.token_id), tokenizer.token_bytes(entry.token_id)
-        return _Pending(TokenText(text, entry.logprob, data, top), self._decoded, self._decoded)
+        return _Pending(token_text(self._tokenizer, entry), self._decoded, self._decoded)
 
     def _place(self, text: str, *, final: bool = False) -> None:
         """Give tokens their place once the text they are part of is decoded."""

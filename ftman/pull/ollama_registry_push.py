@@ -11,13 +11,13 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import httpx
 
 from ftman import files
 from ftman.catalog.catalog import Catalog
+from ftman.catalog.content import config_facts
 from ftman.catalog.manifest import CONFIG_TYPE, MANIFEST_TYPE, Layer, Manifest
 from ftman.catalog.model import Model
 from ftman.clock import Clock
@@ -81,7 +81,7 @@ def pushable(model: Model, catalog: Catalog, paths: Paths) -> Parcel:
     for layer in model.layers:
         if layer.media_type.startswith(_TEXT_PREFIX):
             blobs.append(Blob(layer, data=catalog.blobs.read(layer.digest)))
-    config = json.dumps(_config(model), separators=(",", ":")).encode()
+    config = json.dumps(config_facts(model), separators=(",", ":")).encode()
     config_digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
     blobs.append(Blob(Layer(CONFIG_TYPE, config_digest, len(config)), data=config))
     return Parcel(tuple(blobs))
@@ -110,21 +110,6 @@ def _kept_file(model: Model, paths: Paths) -> Path:
             hint=_KEEP,
         )
     return path
-
-
-def _config(model: Model) -> dict[str, Any]:
-    details = model.details
-    value: dict[str, Any] = {
-        "model_format": details.format,
-        "model_family": details.family,
-        "model_families": list(details.families) or None,
-        "model_type": details.parameter_size,
-        "file_type": details.quantization_level,
-    }
-    for key in ("renderer", "parser", "requires"):
-        if getattr(model, key):
-            value[key] = getattr(model, key)
-    return value | {"architecture": "amd64", "os": "linux"}
 
 
 class Push:

@@ -12,7 +12,6 @@ from typing import Any
 
 from ftengine.protocol import (
     Constraint,
-    ErrorEvent,
     FinishEvent,
     GenerateRequest,
     ProgressEvent,
@@ -23,6 +22,7 @@ from ftman import caller
 from ftman.catalog.model import Model
 from ftman.chat.anchors import closing_ids
 from ftman.chat.formats.run import ParserEvent
+from ftman.chat.parse import token_text
 from ftman.chat.remembered import ReplyMemory, Said
 from ftman.chat.reply import Reply
 from ftman.chat.template import JinjaTemplates
@@ -39,7 +39,7 @@ from ftman.chat.types import (
     Waiting,
 )
 from ftman.clock import Clock
-from ftman.errors import BusyError, CannotFitError, EngineDiedError, FtmanError, UsageError
+from ftman.errors import BusyError, EngineDiedError
 from ftman.service.constraints import wire_constraint
 from ftman.service.engines import Engines
 from ftman.service.options import sampling_of
@@ -175,7 +175,7 @@ class Generator:
         self, job: _Job, lease: Lease, wire: GenerateRequest, load_s: float
     ) -> AsyncGenerator[ChatEvent, None]:
         reply = Reply(job.tokenizer, job.fitted.reply, job.options.stop or ())
-        run = _Running(self._clock.monotonic())
+        run = _Running(self._clock.monotonic(), keeps=job.fitted.own is not None)
         if job.echo and job.fitted.prompt.text:
             yield TextDelta(job.fitted.prompt.text)
         events = lease.client.generate(wire)
@@ -190,9 +190,7 @@ class Generator:
                         yield item
                     if reply.enough:
                         break
-                elif isinstance(event, ErrorEvent):
-                    raise error_of(event)
-                else:
+                elif isinstance(event, FinishEvent):
                     run.finish = event
                     break
         if run.finish is None and not reply.enough:
@@ -236,9 +234,13 @@ class Generator:
 
 @dataclass
 class _Running:
-    """What is known of a generation while it runs. Units: monotonic seconds."""
+    """What is known of a generation while it runs. Units: monotonic seconds.
+
+    keeps: what the reply says will be remembered, so it is collected in `events`.
+    """
 
     started_s: float
+    keeps: bool
     first_s: float = 0.0
     ids: list[int] = field(default_factory=list)
     cached: int = 0
@@ -252,8 +254,9 @@ class _Running:
         self.ids.extend(event.token_ids)
 
     def hears(self, events: list[ParserEvent]) -> list[ParserEvent]:
-        """Keep what the reply says, and pass it on."""
-        self.events += events
+        """Take note of what the reply says, and pass it on."""
+        if self.keeps:
+            self.events += events
         return events
 
 
@@ -290,33 +293,12 @@ def _wire_request(job: _Job) -> GenerateRequest:
     )
 
 
-def error_of(event: ErrorEvent) -> FtmanError:
-    """An engine's error as one of ours; its code is kept."""
-    if event.code in ("bad_request", "protocol"):
-        return UsageError(event.message)
-    if event.code == "bad_constraint":
-        return UsageError(event.message, code=event.code)
-    if event.code == "capacity":
-        return CannotFitError(event.message, code=event.code)
-    if event.retryable:
-        return BusyError(event.message, code=event.code)
-    return EngineDiedError(event.message, code=event.code)
-
-
 def _prompt_tokens(job: _Job, finish: FinishEvent | None) -> tuple[TokenText | None, ...]:
     """Log probabilities of the prompt; the first token has none, told as NaN."""
     if finish is None or not finish.prompt_logprobs:
         return ()
     pairs = zip(job.fitted.prompt.token_ids, finish.prompt_logprobs, strict=False)
     return tuple(
-        _token_text(job.tokenizer, item or TokenLogprob(token_id, math.nan))
+        token_text(job.tokenizer, item or TokenLogprob(token_id, math.nan))
         for token_id, item in pairs
     )
-
-
-def _token_text(tokenizer: Tokenizer, item: TokenLogprob) -> TokenText:
-    top = tuple(
-        (tokenizer.token_text(i), logprob, tokenizer.token_bytes(i)) for i, logprob in item.top
-    )
-    text, data = tokenizer.token_text(item.token_id), tokenizer.token_bytes(item.token_id)
-    return TokenText(text, item.logprob, data, top)

@@ -341,29 +341,19 @@ FT_INLINE void code_tile(const PanelRun* run, int first_row, int first_token) {
       }
     }
   }
-  FT_UNROLL
-  for (int t = 0; t < T; ++t) {
-    FT_UNROLL
-    for (int r = 0; r < R; ++r)
-      vf_store(run->y + (first_token + t) * kPanelRows + first_row + r * kLanes, acc[t][r]);
-  }
+  store_tile<T, R>(run, first_row, first_token, acc);
 }
 
-template <class W, int T, int R>
-__attribute__((noinline)) void code_tile_rows(const PanelRun* run, int first_token) {
-  for (int row = 0; row < kPanelRows; row += R * kLanes) code_tile<W, T, R>(run, row, first_token);
-}
+struct CodeTile {
+  template <class W, int T, int R>
+  static FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
+    code_tile<W, T, R>(run, first_row, first_token);
+  }
+};
 
 template <class W>
 void panel_codes(const PanelRun* run) {
-  int t = 0;
-  const int n = run->tokens;
-  if constexpr (kTileTokens >= 8)
-    for (; t + 8 <= n; t += 8) code_tile_rows<W, 8, kWideTileRegs>(run, t);
-  if constexpr (kTileTokens >= 4)
-    for (; t + 4 <= n; t += 4) code_tile_rows<W, 4, kTileRegs>(run, t);
-  for (; t + 2 <= n; t += 2) code_tile_rows<W, 2, kTileRegs>(run, t);
-  if (t < n) code_tile_rows<W, 1, kTileRegs1>(run, t);
+  over_tiles<CodeTile, W, kWideTileRegs, kTileRegs, kTileRegs1>(run);
 }
 
 }  // namespace

@@ -251,27 +251,19 @@ FT_INLINE void int_tile(const PanelRun* run, int first_row, int first_token) {
                         (int)(left / W::kWordElements), s, acc, seen);
   }
   W::template end<T, R>(run->panel, first_row, acc, seen);
-  FT_UNROLL
-  for (int t = 0; t < T; ++t) {
-    FT_UNROLL
-    for (int r = 0; r < R; ++r)
-      vf_store(run->y + (first_token + t) * kPanelRows + first_row + r * kLanes, acc[t][r]);
-  }
+  store_tile<T, R>(run, first_row, first_token, acc);
 }
 
-template <class W, int T, int R>
-__attribute__((noinline)) void int_tile_rows(const PanelRun* run, int first_token) {
-  for (int row = 0; row < kPanelRows; row += R * kLanes) int_tile<W, T, R>(run, row, first_token);
-}
+struct IntTile {
+  template <class W, int T, int R>
+  static FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
+    int_tile<W, T, R>(run, first_row, first_token);
+  }
+};
 
 template <class W>
 void panel_ints(const PanelRun* run) {
-  int t = 0;
-  const int n = run->tokens;
-  for (; t + 8 <= n; t += 8) int_tile_rows<W, 8, 1>(run, t);
-  for (; t + 4 <= n; t += 4) int_tile_rows<W, 4, 2>(run, t);
-  for (; t + 2 <= n; t += 2) int_tile_rows<W, 2, 2>(run, t);
-  if (t < n) int_tile_rows<W, 1, 2>(run, t);
+  over_tiles<IntTile, W, 1, 2, 2>(run);
 }
 
 template <class W>

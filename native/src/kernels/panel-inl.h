@@ -108,6 +108,35 @@ FT_INLINE void sum_tail(const uint8_t* p, const float* const* x, int64_t k, int6
   join_halves<W, T, R>(s);
 }
 
+template <int T, int R>
+FT_INLINE void store_tile(const PanelRun* run, int first_row, int first_token, VF (&acc)[T][R]) {
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    FT_UNROLL
+    for (int r = 0; r < R; ++r)
+      vf_store(run->y + (first_token + t) * kPanelRows + first_row + r * kLanes, acc[t][r]);
+  }
+}
+
+template <class Tile, class W, int T, int R>
+__attribute__((noinline)) void tile_rows(const PanelRun* run, int first_token) {
+  for (int row = 0; row < kPanelRows; row += R * kLanes)
+    Tile::template run<W, T, R>(run, row, first_token);
+}
+
+// All tokens in tiles of 8, 4, 2 and 1, with R8, R, R and R1 registers of rows at a time.
+template <class Tile, class W, int R8, int R, int R1>
+void over_tiles(const PanelRun* run) {
+  int t = 0;
+  const int n = run->tokens;
+  if constexpr (kTileTokens >= 8)
+    for (; t + 8 <= n; t += 8) tile_rows<Tile, W, 8, R8>(run, t);
+  if constexpr (kTileTokens >= 4)
+    for (; t + 4 <= n; t += 4) tile_rows<Tile, W, 4, R>(run, t);
+  for (; t + 2 <= n; t += 2) tile_rows<Tile, W, 2, R>(run, t);
+  if (t < n) tile_rows<Tile, W, 1, R1>(run, t);
+}
+
 // Rows first_row .. first_row + R * kLanes - 1 of the panel against T tokens.
 template <class W, int T, int R>
 FT_INLINE void tile(const PanelRun* run, int first_row, int first_token) {
@@ -154,29 +183,19 @@ FT_INLINE void tile(const PanelRun* run, int first_row, int first_token) {
     }
   }
   W::template end<T, R>(run->panel, first_row, acc, seen);
-  FT_UNROLL
-  for (int t = 0; t < T; ++t) {
-    FT_UNROLL
-    for (int r = 0; r < R; ++r)
-      vf_store(run->y + (first_token + t) * kPanelRows + first_row + r * kLanes, acc[t][r]);
-  }
+  store_tile<T, R>(run, first_row, first_token, acc);
 }
 
-template <class W, int T, int R>
-__attribute__((noinline)) void tile_rows(const PanelRun* run, int first_token) {
-  for (int row = 0; row < kPanelRows; row += R * kLanes) tile<W, T, R>(run, row, first_token);
-}
+struct PanelTile {
+  template <class W, int T, int R>
+  static FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
+    tile<W, T, R>(run, first_row, first_token);
+  }
+};
 
 template <class W>
 void panel(const PanelRun* run) {
-  int t = 0;
-  const int n = run->tokens;
-  if constexpr (kTileTokens >= 8)
-    for (; t + 8 <= n; t += 8) tile_rows<W, 8, kTileRegs>(run, t);
-  if constexpr (kTileTokens >= 4)
-    for (; t + 4 <= n; t += 4) tile_rows<W, 4, kTileRegs>(run, t);
-  for (; t + 2 <= n; t += 2) tile_rows<W, 2, kTileRegs>(run, t);
-  if (t < n) tile_rows<W, 1, kTileRegs1>(run, t);
+  over_tiles<PanelTile, W, kTileRegs, kTileRegs, kTileRegs1>(run);
 }
 
 }  // namespace
