@@ -346,7 +346,7 @@ FT_INLINE void code_tile(const PanelRun* run, int first_row, int first_token) {
 
 struct CodeTile {
   template <class W, int T, int R>
-  static FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
+  FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
     code_tile<W, T, R>(run, first_row, first_token);
   }
 };

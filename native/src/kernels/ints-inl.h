@@ -256,7 +256,7 @@ FT_INLINE void int_tile(const PanelRun* run, int first_row, int first_token) {
 
 struct IntTile {
   template <class W, int T, int R>
-  static FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
+  FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
     int_tile<W, T, R>(run, first_row, first_token);
   }
 };

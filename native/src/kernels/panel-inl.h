@@ -188,7 +188,7 @@ FT_INLINE void tile(const PanelRun* run, int first_row, int first_token) {
 
 struct PanelTile {
   template <class W, int T, int R>
-  static FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
+  FT_INLINE void run(const PanelRun* run, int first_row, int first_token) {
     tile<W, T, R>(run, first_row, first_token);
   }
 };
