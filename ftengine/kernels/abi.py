@@ -14,7 +14,7 @@ from typing import Any
 
 from ftengine.errors import EngineError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 ACCUMULATE = 1
 ADD_ONE = 2
 INTERLEAVED = 4
@@ -24,13 +24,15 @@ NORMALIZE = 8
 LINEAR = struct.Struct("=IIQqqQqqQQqII")
 EXPERT_FFN = struct.Struct("=IIIIQqqQQqqqqQqQqqQqQqffII")
 RMS_NORM = struct.Struct("=IIQqQqQQqqqfI")
-ROPE_STORE = struct.Struct("=IIQQQqqqqqqQQQQqQQQQqIf")
-ATTENTION = struct.Struct("=IIQqQQqQQQqqqqqqQQqfI")
+ROPE_STORE = struct.Struct("=IIQQQqqqqqqQQQQqQQQQqIfQQ")
+ATTENTION = struct.Struct("=IIQqQQqQQQqqqqqqQQqfIQQ")
 EMBED_ROWS = struct.Struct("=IIQqqQqQq")
 ROUTE = struct.Struct("=IIQqqqqQQQIf")
+GATED_DELTA = struct.Struct("=IIQqqqqqqqQQQQQQQQQqqQQQqff")
+SHORT_CONV = struct.Struct("=IIQqqqqQQQQQqqQQq")
 
 OP = struct.Struct("=IIQ")
-RUN_OPS = struct.Struct("=IIQq")
+RUN_OPS = struct.Struct("=IIQqQ")
 
 _LIBRARY_NAMES = ("libft_native.so", "libft_native.dylib", "ft_native.dll")
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -42,6 +44,8 @@ _CALLS = (
     "ft_attention",
     "ft_embed_rows",
     "ft_route",
+    "ft_gated_delta",
+    "ft_short_conv",
 )
 OP_NAMES = tuple(name.removeprefix("ft_") for name in _CALLS)
 """Calls that a list of operations may hold; their places are their kinds."""
@@ -103,6 +107,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     library.ft_expert_ffn_scratch.restype = ctypes.c_int64
     library.ft_set_target.argtypes = (ctypes.c_char_p,)
     library.ft_status_text.restype = ctypes.c_char_p
+    library.ft_products.argtypes = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p)
     library.ft_hand_over.argtypes = (ctypes.c_int32, ctypes.c_void_p)
     library.ft_stream_read.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     return library

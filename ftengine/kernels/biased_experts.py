@@ -1,7 +1,7 @@
-"""Experts with biases out of plain matrix products, until the fused kernel takes biases.
+"""Experts that no fused kernel knows, of plain matrix products: with biases, without gates.
 
 The bank is read in place: the panels of gate and up are one packed matrix whose rows come 16 of
-gate, 16 of up in turn.
+gate, 16 of up in turn. Without a gate the first part is a plain matrix.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from ftengine.errors import EngineError
 from ftengine.kernels.operands import ExpertBank, PackedWeight
-from ftengine.kernels.reference.expert_ffn import activate, expert_biases
+from ftengine.kernels.reference.expert_ffn import ONE, activate, expert_biases
 from ftengine.quant.panel32 import PAIR_ROWS, packed_bytes
 
 LinearKernel = Callable[[torch.Tensor, PackedWeight], torch.Tensor]
@@ -47,6 +47,10 @@ def _one_expert(
     linear: LinearKernel, x: torch.Tensor, bank: ExpertBank, expert: int
 ) -> torch.Tensor:
     row, layout, inter = bank.data[expert], bank.layout, bank.inter
+    down = _weight(row, layout.down_offset, bank.fmt_down, bank.hidden, inter)
+    if not bank.gated:
+        up = linear(x, _weight(row, layout.gate_up_offset, bank.fmt_gate_up, inter, bank.hidden))
+        return linear(activate(bank, up, ONE), down)
     first, last = expert_biases(bank, expert)
     panels = -(-inter // PAIR_ROWS)
     pair_rows = 2 * panels * PAIR_ROWS
@@ -55,7 +59,6 @@ def _one_expert(
     gate = both[:, :, 0].reshape(-1, panels * PAIR_ROWS)[:, :inter] + first[:inter]
     up = both[:, :, 1].reshape(-1, panels * PAIR_ROWS)[:, :inter] + first[inter:]
     inner = activate(bank, gate, up).contiguous()
-    down = _weight(row, layout.down_offset, bank.fmt_down, bank.hidden, inter)
     return linear(inner, down).add_(last)
 
 

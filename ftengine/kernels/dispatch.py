@@ -14,7 +14,8 @@ import torch
 
 from ftengine.errors import EngineError
 from ftengine.kernels.native import NativeKernels
-from ftengine.kernels.operands import ExpertBank, HeadLayout, PackedWeight, RouteSpec
+from ftengine.kernels.native_states import NativeStates
+from ftengine.kernels.operands import ExpertBank, HeadLayout, KvScales, PackedWeight, RouteSpec
 from ftengine.kernels.reference import attention as reference_attention
 from ftengine.kernels.reference import expert_ffn as reference_expert_ffn
 from ftengine.kernels.reference import linear as reference_linear
@@ -29,6 +30,7 @@ __all__ = [
     "HeadLayout",
     "KernelChoice",
     "Kernels",
+    "KvScales",
     "PackedWeight",
     "RouteSpec",
     "choose_kernels",
@@ -41,7 +43,14 @@ EMBED_FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 
 
 class Kernels(Protocol):
-    """Everything a layer may ask for. Shapes and meanings: kernels/native.py."""
+    """Everything a layer may ask for. Shapes and meanings: kernels/native.py.
+
+    state_ops: whole mixers with a state as one call each, None where these kernels have none.
+    """
+
+    @property
+    def state_ops(self) -> NativeStates | None:
+        """What layers with a state use where it is there."""
 
     def linear(
         self,
@@ -88,6 +97,7 @@ class Kernels(Protocol):
         k_norm: torch.Tensor | None = None,
         eps: float = 1e-6,
         interleaved: bool = False,
+        scales: KvScales | None = None,
     ) -> None:
         """Norm and rotate q and k; store k and v in their pages."""
 
@@ -104,6 +114,7 @@ class Kernels(Protocol):
         window: int = 0,
         sinks: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
+        scales: KvScales | None = None,
     ) -> torch.Tensor:
         """Causal attention over paged keys."""
 
@@ -163,6 +174,7 @@ class Kernels(Protocol):
 class ReferenceKernels:
     """The plain torch functions as one set."""
 
+    state_ops = None
     linear = staticmethod(reference_linear.linear)
     embed_rows = staticmethod(reference_linear.embed_rows)
     expert_ffn = staticmethod(reference_expert_ffn.expert_ffn)

@@ -3,13 +3,14 @@
 Every method checks dtype and shape, fills one struct and calls; results go to `out` where given.
 Shapes are those of kernels/reference/, the truth these kernels are tested against. Not for two
 threads at once on one object: expert_ffn keeps its scratch tensor. While `tape` is a list, calls
-are noted on it too; ftengine/plan makes them again.
+are noted on it too, and ftengine/plan makes them again; while `timed` is one, how long they took.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,23 +19,27 @@ import torch
 from ftengine.errors import EngineError
 from ftengine.kernels import abi, biased_experts
 from ftengine.kernels.abi import NativeInfo
+from ftengine.kernels.call_work import TimedCall, work_of
+from ftengine.kernels.native_states import NativeStates
 from ftengine.kernels.operands import (
     ACTIVATIONS,
+    KV_GROUP,
     PAGE_TOKENS,
-    PLAIN_ACTIVATIONS,
     SCORES,
     ExpertBank,
     HeadLayout,
+    KvScales,
     PackedWeight,
     RouteSpec,
 )
 from ftengine.kernels.reference import recurrent
 from ftengine.quant import format_named
+from ftman.clock import SYSTEM
 
 __all__ = ["ExpertBank", "HeadLayout", "NativeKernels", "PackedWeight"]
 
 _log = logging.getLogger(__name__)
-_POOL_FORMATS = {torch.float32: 0, torch.bfloat16: 30}
+_POOL_FORMATS = {torch.float32: 0, torch.bfloat16: 30, torch.int8: 8}
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class NativeKernels:
         self._expert_ffn_scratch = library.ft_expert_ffn_scratch
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self.tape: list[TapedCall] | None = None
+        self.state_ops = NativeStates(self._call)
+        self.timed: list[TimedCall] | None = None
 
     @classmethod
     def load(
@@ -122,20 +129,43 @@ class NativeKernels:
         abi.check(self._library, int(status), "ft_hand_over")
         return found.value
 
-    def run_calls(self, ops: ctypes.Array[ctypes.c_char], count: int) -> None:
-        """Make `count` recorded calls, abi.OP one behind the other. What they point at must live.
+    def products(self, fmt: str, rounds: int) -> int:
+        """The arithmetic probe: multiply-adds that all threads made, nothing but their instruction.
 
-        Raises: EngineError("native_call").
+        fmt: the weight format whose products they are like.
         """
-        packed = abi.RUN_OPS.pack(abi.RUN_OPS.size, 0, ctypes.addressof(ops), count)
+        made = ctypes.c_int64()
+        native_id = format_named(fmt).native_id
+        status = self._library.ft_products(native_id, rounds, ctypes.byref(made))
+        abi.check(self._library, int(status), "ft_products")
+        return made.value
+
+    def run_calls(
+        self, ops: ctypes.Array[ctypes.c_char], calls: Sequence[tuple[str, bytes]]
+    ) -> None:
+        """Make recorded calls, abi.OP one behind the other. What they point at must live.
+
+        calls: their names and structs once more. Raises: EngineError("native_call").
+        """
+        count = len(calls)
+        took = None if self.timed is None else (ctypes.c_int64 * count)()
+        at = 0 if took is None else ctypes.addressof(took)
+        packed = abi.RUN_OPS.pack(abi.RUN_OPS.size, 0, ctypes.addressof(ops), count, at)
         status = self._run_ops(packed)
         if status:
             abi.check(self._library, status, "a recorded step")
+        if self.timed is not None and took is not None:
+            for (name, struct), nanoseconds in zip(calls, took, strict=True):
+                self.timed.append(TimedCall(work_of(name, struct), 1e-9 * nanoseconds))
 
     def _call(self, name: str, packed: bytes) -> None:
         if self.tape is not None:
             self.tape.append(TapedCall(name, packed, self._scratch))
+        started = 0.0 if self.timed is None else SYSTEM.monotonic()
         status = self._calls[name](packed)
+        if self.timed is not None:
+            took = SYSTEM.monotonic() - started
+            self.timed.append(TimedCall(work_of(name, packed), took))
         if status:
             abi.check(self._library, status, name)
 
@@ -203,7 +233,7 @@ class NativeKernels:
             )
         _check_rows("expert_ffn", x, out)
         _check_routing("expert_ffn", expert_ids, weights)
-        if bank.fmt_bias or bank.activation in PLAIN_ACTIVATIONS:
+        if bank.in_products:
             found = biased_experts.expert_ffn(self.linear, x, expert_ids, weights, bank)
             return out.add_(found) if accumulate else out.copy_(found)
         packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
@@ -309,16 +339,17 @@ class NativeKernels:
         k_norm: torch.Tensor | None = None,
         eps: float = 1e-6,
         interleaved: bool = False,
+        scales: KvScales | None = None,
     ) -> None:
         """Normalise (optional) and rotate q and k of qkv; q stays, k and v go to the pools.
 
         Shape: qkv [n, heads.qkv_cols]; cos, sin [max_positions, rotary_dim / 2]; positions int32
         [n]; slots int64 [n], page * 16 + place, -1 stores nothing; keys, values [num_pages,
-        kv_heads, 16, head_dim] float32 or bfloat16.
+        kv_heads, 16, head_dim] float32 or bfloat16, or int8 with scales.
         """
         tokens, dim = qkv.shape[0], heads.head_dim
         _check_qkv("rope_store", qkv, heads)
-        _check_pools("rope_store", keys, values, heads)
+        _check_pools("rope_store", keys, values, scales, heads)
         _check_index("rope_store positions", positions, torch.int32, tokens)
         _check_index("rope_store slots", slots, torch.int64, tokens)
         if cos.shape != sin.shape or not (cos.is_contiguous() and sin.is_contiguous()):
@@ -326,7 +357,7 @@ class NativeKernels:
         q = qkv.data_ptr()
         k = q + 4 * heads.heads * dim
         packed = abi.ROPE_STORE.pack(
-            168,
+            184,
             abi.INTERLEAVED if interleaved else 0,
             q,
             k,
@@ -349,6 +380,8 @@ class NativeKernels:
             keys.shape[0],
             _POOL_FORMATS[keys.dtype],
             eps,
+            0 if scales is None else scales.keys.data_ptr(),
+            0 if scales is None else scales.values.data_ptr(),
         )
         self._call("rope_store", packed)
 
@@ -365,19 +398,20 @@ class NativeKernels:
         window: int = 0,
         sinks: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
+        scales: KvScales | None = None,
     ) -> torch.Tensor:
         """Causal attention over paged keys; query i stands at context_len - count + i.
 
         Shape: qkv [n, heads.qkv_cols], q is its first part; query_start int32 [s + 1]; context_len
         int32 [s], new tokens included; page_table int32 [s, max_pages]; sinks [heads];
-        out [n, heads * head_dim].
+        out [n, heads * head_dim]. Pools and scales as in rope_store.
         """
         sequences = context_len.shape[0]
         width = heads.heads * heads.head_dim
         if out is None:
             out = torch.empty(qkv.shape[0], width)
         _check_qkv("attention", qkv, heads)
-        _check_pools("attention", keys, values, heads)
+        _check_pools("attention", keys, values, scales, heads)
         _check_rows("attention", qkv, out)
         _check_index("attention query_start", query_start, torch.int32, sequences + 1)
         _check_index("attention context_len", context_len, torch.int32, sequences)
@@ -386,7 +420,7 @@ class NativeKernels:
         if page_table.dtype != torch.int32 or page_table.shape[0] != sequences:
             raise _shape("attention", f"page_table {page_table.dtype} {tuple(page_table.shape)}")
         packed = abi.ATTENTION.pack(
-            152,
+            168,
             _POOL_FORMATS[keys.dtype],
             qkv.data_ptr(),
             qkv.stride(0),
@@ -407,6 +441,8 @@ class NativeKernels:
             out.stride(0),
             scale,
             0,
+            0 if scales is None else scales.keys.data_ptr(),
+            0 if scales is None else scales.values.data_ptr(),
         )
         self._call("attention", packed)
         return out
@@ -526,13 +562,32 @@ def _check_qkv(call: str, qkv: torch.Tensor, heads: HeadLayout) -> None:
         raise _shape(call, f"qkv {qkv.dtype} {tuple(qkv.shape)}, {heads}")
 
 
-def _check_pools(call: str, keys: torch.Tensor, values: torch.Tensor, heads: HeadLayout) -> None:
+def _check_pools(
+    call: str,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scales: KvScales | None,
+    heads: HeadLayout,
+) -> None:
     shape = (keys.shape[0], heads.kv_heads, PAGE_TOKENS, heads.head_dim)
     good = keys.shape == shape and values.shape == shape and keys.dtype == values.dtype
     if not good or keys.dtype not in _POOL_FORMATS:
         raise _shape(call, f"keys {keys.dtype} {tuple(keys.shape)}, {heads}")
     if not (keys.is_contiguous() and values.is_contiguous()):
         raise _shape(call, "the KV pools must be contiguous")
+    if (scales is None) == (keys.dtype == torch.int8):
+        raise _shape(call, f"{keys.dtype} KV pools and scales {scales is not None}")
+    if scales is not None:
+        _check_scales(call, scales, shape)
+
+
+def _check_scales(call: str, scales: KvScales, shape: tuple[int, ...]) -> None:
+    """Shape: of the pools the scales belong to."""
+    wanted = (*shape[:3], shape[3] // KV_GROUP)
+    for part in (scales.keys, scales.values):
+        good = part.dtype == torch.float16 and part.is_contiguous() and part.shape == wanted
+        if not good or shape[3] % KV_GROUP:
+            raise _shape(call, f"scales {part.dtype} {tuple(part.shape)}, KV pools {shape}")
 
 
 def _vector(what: str, x: torch.Tensor, size: int) -> int:

@@ -16,6 +16,9 @@ from ftengine.quant.panel32 import PART_ALIGN_BYTES, ExpertLayout, packed_bytes
 PAGE_TOKENS = 16
 """Tokens of a KV page."""
 
+KV_GROUP = format_named("q8_0").block_elements
+"""Numbers of a head that share a scale in q8_0 pages."""
+
 ACTIVATIONS: dict[str, int] = {"silu": 0, "gelu_tanh": 1, "relu2": 2, "swiglu_clamp": 3}
 """Activations of gated experts and their native ids."""
 
@@ -60,6 +63,17 @@ class HeadLayout:
 
 
 @dataclass(frozen=True)
+class KvScales:
+    """What int8 pages are multiplied by.
+
+    Shape: keys, values float16 [num_pages, kv_heads, 16, head_dim / KV_GROUP].
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(frozen=True)
 class PackedWeight:
     """A matrix [rows, cols] in panel32.v1. Shape: data uint8 [packed_bytes], 64-byte aligned.
 
@@ -85,7 +99,8 @@ class ExpertBank:
 
     activation names one of ACTIVATIONS or PLAIN_ACTIVATIONS; alpha and limit belong to
     swiglu_clamp, limit to silu_clamp. fmt_bias: item
-    format of the bias vectors in each row, "" where experts have none.
+    format of the bias vectors in each row, "" where experts have none. gated False: the first part
+    is up alone, as a plain matrix, and an expert is down(act(up x)).
     Raises: EngineError("bad_operand") if the data is not what it claims to be.
     """
 
@@ -99,6 +114,7 @@ class ExpertBank:
     alpha: float = 1.702
     limit: float = 7.0
     fmt_bias: str = ""
+    gated: bool = True
     address: int = field(init=False, repr=False)
     row_bytes: int = field(init=False, repr=False)
     num_experts: int = field(init=False, repr=False)
@@ -122,6 +138,11 @@ class ExpertBank:
         object.__setattr__(self, "native_id_gate_up", format_named(self.fmt_gate_up).native_id)
         object.__setattr__(self, "native_id_down", format_named(self.fmt_down).native_id)
 
+    @property
+    def in_products(self) -> bool:
+        """Whether no fused kernel knows such experts: they are computed of matrix products."""
+        return bool(self.fmt_bias) or self.activation in PLAIN_ACTIVATIONS or not self.gated
+
 
 def _check_layout(bank: ExpertBank, row_bytes: int) -> None:
     """Parts are aligned and end inside the row."""
@@ -131,9 +152,11 @@ def _check_layout(bank: ExpertBank, row_bytes: int) -> None:
             f"expert rows and parts start at multiples of {PART_ALIGN_BYTES}, got {layout}",
             code="bad_operand",
         )
-    gate_up = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=True)
+    gate_up = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=bank.gated)
     down = packed_bytes(bank.fmt_down, bank.hidden, bank.inter)
     end = max(layout.gate_up_offset + gate_up, layout.down_offset + down)
+    if bank.fmt_bias and not bank.gated:
+        raise EngineError("experts with biases have gates", code="bad_operand")
     if bank.fmt_bias:
         fmt = format_named(bank.fmt_bias)
         first = layout.gate_up_bias_offset + fmt.row_bytes(2 * bank.inter)

@@ -20,9 +20,11 @@ from ftengine.experts.cpu import CountedCpuExperts
 from ftengine.kernels.native import NativeKernels, TapedCall
 from ftengine.layers.attention import Attention
 from ftengine.layers.context import StepContext
+from ftengine.layers.delta import GatedDelta
 from ftengine.layers.embedding import Embedding
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Moe
+from ftengine.layers.short_conv import ShortConv
 from ftengine.models.decoder import Decoder, Residual, Step
 
 _ASKING = {"__get__", "__len__", "data_ptr", "dim", "element_size", "is_contiguous", "numel"}
@@ -59,7 +61,7 @@ class Recorded:
     calls: tuple[TapedCall, ...] | None
 
 
-class _Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode):
     """Whether torch was asked for anything but views, or for numbers that Python may act on.
 
     allowed_lists: how often expert ids may be read, which is done to count them.
@@ -95,7 +97,7 @@ def record(
     """Compute a step of which every row is wanted, piece by piece, noting the calls."""
     found = []
     for piece in _pieces(decoder):
-        watch = _Watch(allowed_lists=0 if piece.routed is None else 1)
+        watch = Watch(allowed_lists=0 if piece.routed is None else 1)
         kernels.tape = []
         try:
             with watch:
@@ -144,4 +146,4 @@ def _what_it_is(step: Step) -> tuple[bool, Routed | None]:
         if type(experts) is CountedCpuExperts and experts.host.readahead is None:
             return True, Routed(block.router.num_experts_per_tok, experts.counters)
         return False, None
-    return type(block) in (Attention, Mlp), None
+    return type(block) in (Attention, Mlp, GatedDelta, ShortConv), None

@@ -44,7 +44,7 @@ class _Calls:
     def __init__(self, kernels: NativeKernels, calls: Sequence[tuple[str, bytes]], keep: object):
         self._kernels = kernels
         self._keep = keep
-        self._count = len(calls)
+        self._named = calls
         starts, structs = [], bytearray()
         for _, packed in calls:
             starts.append(len(structs))
@@ -58,7 +58,7 @@ class _Calls:
 
     def run(self) -> None:
         """Make the calls."""
-        self._kernels.run_calls(self._ops, self._count)
+        self._kernels.run_calls(self._ops, self._named)
 
 
 class StepPlan:

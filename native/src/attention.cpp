@@ -73,9 +73,11 @@ void run_split(const AttentionJob& job, const Unit& unit, int32_t split, float* 
   run.rows = rows;
   run.head_dim = static_cast<int32_t>(a.head_dim);
   run.padded_dim = static_cast<int32_t>(job.padded_dim);
-  run.pool_is_bf16 = a.pool_format == FT_BF16;
+  run.pool_format = format_index(a.pool_format);
   run.k_pool = a.k_pool;
   run.v_pool = a.v_pool;
+  run.k_scales = a.k_scales;
+  run.v_scales = a.v_scales;
   run.pages = a.page_table + unit.sequence * a.max_pages;
   run.page_stride = a.kv_heads * kPageTokens * a.head_dim;
   run.head_offset = unit.kv_head * kPageTokens * a.head_dim;
@@ -156,10 +158,11 @@ ft_status check(const ft_attention_args& a) {
   if (a.sequences < 0 || a.heads <= 0 || a.kv_heads <= 0 || a.heads % a.kv_heads != 0 ||
       a.head_dim <= 0 || a.window < 0 || a.window > INT32_MAX || a.max_pages < 0)
     return FT_ERR_ARGUMENT;
-  if (a.pool_format != FT_F32 && a.pool_format != FT_BF16) return FT_ERR_FORMAT;
+  if (!is_pool_format(a.pool_format, a.head_dim)) return FT_ERR_FORMAT;
   if (a.sequences == 0) return FT_OK;
   if (!a.q || !a.k_pool || !a.v_pool || !a.query_start || !a.context_len || !a.page_table || !a.out)
     return FT_ERR_ARGUMENT;
+  if (a.pool_format == FT_Q8_0 && (!a.k_scales || !a.v_scales)) return FT_ERR_ARGUMENT;
   for (int64_t s = 0; s < a.sequences; ++s) {
     const int64_t queries = int64_t{a.query_start[s + 1]} - a.query_start[s];
     const int64_t pages = (int64_t{a.context_len[s]} + kPageTokens - 1) / kPageTokens;

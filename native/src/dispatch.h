@@ -31,6 +31,10 @@ inline bool is_packed(int format) { return kernels().pack_row[format] != nullptr
 // Formats of row-major tables (ft_embed_rows), and the bytes of their rows.
 inline bool is_table_format(int format) { return format >= 0 && format <= kQ4_1; }
 int64_t row_bytes(int format, int64_t cols);
+// Wire formats of KV pools of that head size.
+inline bool is_pool_format(uint32_t wire, int64_t head_dim) {
+  return wire == FT_F32 || wire == FT_BF16 || (wire == FT_Q8_0 && head_dim % kKvGroup == 0);
+}
 // Floats of one activation row: as it is, or permuted with its extras; strides avoid cache
 // aliasing.
 inline int64_t packed_row_floats(int64_t cols) {

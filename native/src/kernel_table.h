@@ -34,6 +34,7 @@ constexpr int kChunk = 32;       // elements of a row that are summed before the
 constexpr int kExtras = 4;      // numbers of a packed row for each chunk
 constexpr int kScaleBlock = 128;  // columns that share a scale in kFp8Block
 constexpr int kPageTokens = 16;  // tokens of a KV page
+constexpr int kKvGroup = 32;     // numbers of a head that share a scale in q8_0 pages
 constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
 constexpr int kMaxBlockTokens = 64;
 
@@ -63,9 +64,11 @@ struct AttendRun {
   int32_t rows;
   int32_t head_dim;
   int32_t padded_dim;  // head_dim up to a multiple of 16
-  int32_t pool_is_bf16;
+  int32_t pool_format;  // kF32, kBf16 or kQ8_0
   const void* k_pool;
   const void* v_pool;
+  const uint16_t* k_scales;  // of q8_0 pools, one for every kKvGroup elements
+  const uint16_t* v_scales;
   const int32_t* pages;  // page ids of the sequence
   int64_t page_stride;   // elements from page to page
   int64_t head_offset;   // elements from page start to this KV head
@@ -88,13 +91,43 @@ struct RouteSpec {
   float scale;
 };
 
+// One token of a short convolution: out = sum over taps of rows[tap] * weight[tap] (+ bias).
+struct ConvRun {
+  const float* const* rows;
+  const float* weight;
+  int64_t weight_stride;
+  int64_t taps;
+  const float* bias;  // or null
+  float* out;
+  int64_t channels;
+  bool silu;
+};
+
+// One token of the delta rule of one head: S <- decay S; S <- S + k (beta (v - k^T S)); out = S^T q.
+struct DeltaRun {
+  float* state;  // [key_dim][value_dim]
+  int64_t key_dim;
+  int64_t value_dim;
+  const float* q;
+  const float* k;
+  const float* v;
+  float decay;
+  float beta;
+  float* out;
+};
+
 struct KernelTable {
   const char* target;
+  // Multiply-adds of one round of the instruction that products of a format are made of.
+  int64_t (*peak_products)(int format, int64_t rounds, float* sink);
   int32_t packed_element_bytes;  // of the rows that pack_row writes: 4, or 2 for bfloat16
   void (*panel[kNumFormats])(const PanelRun* run);
   // Permutes and prescales a row for panel[format], kExtras numbers for each chunk behind it; null
   // where x is used as is.
   void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
+  // Bit f: pack_row[f] looks at a whole group of elements, not at one chunk, and may write where it
+  // reads.
+  uint32_t packed_by_groups;
   // y[32] (+ bias) to out, `rows` of them.
   void (*store)(const float* y, const float* bias, float* out, int32_t rows, bool accumulate);
   // y = 16 gates, 16 ups -> h[16].
@@ -110,6 +143,8 @@ struct KernelTable {
   // Rotates the first 2 * half values: (x[i], x[i + half]) or (x[2i], x[2i + 1]).
   void (*rope)(float* x, const float* cos, const float* sin, int64_t half, bool interleaved);
   void (*to_bf16)(const float* x, uint16_t* out, int64_t n);
+  // n is a multiple of kKvGroup; one float16 scale for every kKvGroup.
+  void (*to_q8)(const float* x, int8_t* out, uint16_t* scales, int64_t n);
   void (*attend)(const AttendRun* run);
   // Folds a later partial into a running one: max, sum, acc as in AttendRun.
   void (*attend_merge)(float* max, float* sum, float* acc, const float* max2, const float* sum2,
@@ -117,6 +152,10 @@ struct KernelTable {
   // out = acc / (sum + exp(sink - max)) for one row; sink may be null.
   void (*attend_finish)(const float* max, const float* sum, const float* acc, const float* sink,
                         float* out, int32_t head_dim);
+  void (*conv_row)(const ConvRun* run);
+  void (*delta_step)(const DeltaRun* run);
+  void (*silu_times)(const float* gate, const float* up, float* out, int64_t n);
+  void (*multiply_rows)(const float* a, const float* b, float* out, int64_t n);
   // The best experts of one token; scores is scratch, [experts] up to a multiple of 16.
   void (*route)(const float* logits, const RouteSpec* spec, float* scores, int32_t* ids,
                 float* weights);

@@ -46,9 +46,10 @@ struct MoeJob {
   int64_t gate_panels, gate_panels_per_unit, gate_groups;
   int64_t down_panels, down_groups;
   bool pack_in_job;
+  bool pack_h_whole;  // h stays as it is until a row is complete
   int threads;
   GluSpec glu;
-  Phase pack, down, sum;
+  Phase pack, pack_h, down, sum;
   StreamPhase gate_up, down_stream;
 };
 
@@ -108,10 +109,21 @@ void pack_token(MoeJob& job, int64_t t) {
                                           job.packed + t * job.plan.packed_stride);
 }
 
+constexpr int64_t kPackRows = 4;
+
+void pack_h_unit(MoeJob& job, int64_t unit) {
+  const int64_t pairs = job.args->tokens * job.args->slots;
+  const int64_t end = std::min(pairs, (unit + 1) * kPackRows);
+  for (int64_t i = unit * kPackRows; i < end; ++i) {
+    float* h = job.h + i * job.plan.h_stride;
+    job.table->pack_row[job.format_down](h, job.args->inter, h);
+  }
+}
+
 // Two panels of 16 activations each are one chunk of the down matrix.
 void finish_pair_of_panels(MoeJob& job, int64_t chunk, const float* plain, float* h) {
   const int64_t k = chunk * kChunk;
-  if (!is_packed(job.format_down)) {
+  if (!is_packed(job.format_down) || job.pack_h_whole) {
     const int64_t width = round_up(job.args->inter, kPairRows);
     std::memcpy(h + k, plain, 4 * static_cast<size_t>(std::min<int64_t>(kChunk, width - k)));
     return;
@@ -230,6 +242,10 @@ void moe_job(void* context, int worker) {
   if (job.pack_in_job) job.pack.run(job.args->tokens, [&](int64_t t) { pack_token(job, t); });
   job.gate_up.run(job.num_active * job.gate_groups, worker, job.threads,
                   [&](int64_t u) { gate_up_unit(job, u); });
+  if (job.pack_h_whole) {
+    const int64_t pairs = job.args->tokens * job.args->slots;
+    job.pack_h.run((pairs + kPackRows - 1) / kPackRows, [&](int64_t u) { pack_h_unit(job, u); });
+  }
   if (job.plan.by_expert) {
     job.down_stream.run(job.num_active * job.down_groups, worker, job.threads,
                         [&](int64_t u) { down_stream_unit(job, u); });
@@ -340,6 +356,7 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   if ((status = check_rows(job)) != FT_OK) return status;
   job.h = reinterpret_cast<float*>(scratch + job.plan.h);
   job.parts = reinterpret_cast<float*>(scratch + job.plan.parts);
+  job.pack_h_whole = (job.table->packed_by_groups >> job.format_down & 1) != 0;
   job.glu = GluSpec{static_cast<int32_t>(args->activation), args->alpha, args->limit};
   cut_work(job, threads);
   if (is_packed(job.format_gate_up)) {

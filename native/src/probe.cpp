@@ -1,5 +1,5 @@
-// The two probes of a machine: how fast memory is read, and how far the CPUs of two workers are
-// apart.
+// The probes of a machine: how fast memory is read, how fast products could be, and how far the CPUs
+// of two workers are apart.
 #include <algorithm>
 #include <chrono>
 
@@ -31,6 +31,16 @@ uint64_t sum_words(const uint64_t* p, int64_t n) {
   for (uint64_t s : sums) total += s;
   return total;
 }
+
+constexpr int64_t kProductUnits = 64;  // so that a worker that is late does its part or leaves it
+
+struct ProductJob {
+  const KernelTable* table;
+  int format;
+  int64_t rounds;
+  std::atomic<int64_t> multiply_adds{0};
+  Phase phase;
+};
 
 // Workers 0 and 1 pass a number to and fro; both give up when nobody answers.
 struct HandOverJob {
@@ -98,6 +108,29 @@ extern "C" ft_status ft_stream_read(const void* data, int64_t bytes, uint64_t* c
       },
       &job, true);
   *checksum = job.sum.load();
+  return FT_OK;
+}
+
+extern "C" ft_status ft_products(uint32_t format, int64_t rounds, int64_t* multiply_adds) {
+  using namespace ft;
+  if (rounds < 1 || !multiply_adds) return FT_ERR_ARGUMENT;
+  const int index = format_index(format);
+  if (index < 0) return FT_ERR_FORMAT;
+  std::lock_guard<std::mutex> lock(api_mutex());
+  ProductJob job{};
+  job.table = &kernels();
+  job.format = index;
+  job.rounds = rounds;
+  pool().run(
+      [](void* context, int) {
+        auto& j = *static_cast<ProductJob*>(context);
+        j.phase.run(kProductUnits * pool().threads(), [&](int64_t) {
+          float sink;
+          j.multiply_adds.fetch_add(j.rounds * j.table->peak_products(j.format, j.rounds, &sink));
+        });
+      },
+      &job, true);
+  *multiply_adds = job.multiply_adds.load();
   return FT_OK;
 }
 

@@ -45,12 +45,16 @@ void rope_head(RopeJob& job, float* head, const float* norm, int64_t position) {
                     (a.flags & FT_INTERLEAVED) != 0);
 }
 
-void store_head(RopeJob& job, void* pool_base, const float* head, int64_t slot, int64_t g) {
+void store_head(RopeJob& job, void* pool_base, uint16_t* scales, const float* head, int64_t slot,
+                int64_t g) {
   const ft_rope_store_args& a = *job.args;
   const int64_t page = slot / kPageTokens, offset = slot % kPageTokens;
   const int64_t at = ((page * a.kv_heads + g) * kPageTokens + offset) * a.head_dim;
   if (a.pool_format == FT_BF16) {
     job.table->to_bf16(head, static_cast<uint16_t*>(pool_base) + at, a.head_dim);
+  } else if (a.pool_format == FT_Q8_0) {
+    job.table->to_q8(head, static_cast<int8_t*>(pool_base) + at, scales + at / kKvGroup,
+                     a.head_dim);
   } else {
     std::memcpy(static_cast<float*>(pool_base) + at, head, 4 * static_cast<size_t>(a.head_dim));
   }
@@ -67,8 +71,8 @@ void rope_token(RopeJob& job, int64_t t, int worker) {
     const int64_t at = t * a.stride + g * a.head_dim;
     std::memcpy(head, a.k + at, 4 * static_cast<size_t>(a.head_dim));
     rope_head(job, head, a.k_norm, position);
-    store_head(job, a.k_pool, head, slot, g);
-    store_head(job, a.v_pool, a.v + at, slot, g);
+    store_head(job, a.k_pool, a.k_scales, head, slot, g);
+    store_head(job, a.v_pool, a.v_scales, a.v + at, slot, g);
   }
 }
 
@@ -76,10 +80,12 @@ ft_status check_rope(const ft_rope_store_args& a) {
   if (a.tokens < 0 || a.heads < 0 || a.kv_heads < 0 || a.head_dim <= 0 || a.rotary_dim < 0 ||
       a.rotary_dim > a.head_dim || a.rotary_dim % 2 != 0)
     return FT_ERR_ARGUMENT;
-  if (a.pool_format != FT_F32 && a.pool_format != FT_BF16) return FT_ERR_FORMAT;
+  if (!is_pool_format(a.pool_format, a.head_dim)) return FT_ERR_FORMAT;
   if (a.tokens == 0) return FT_OK;
   if (!a.positions || !a.slots || (a.heads > 0 && !a.q)) return FT_ERR_ARGUMENT;
   if (a.kv_heads > 0 && (!a.k || !a.v || !a.k_pool || !a.v_pool)) return FT_ERR_ARGUMENT;
+  if (a.pool_format == FT_Q8_0 && a.kv_heads > 0 && (!a.k_scales || !a.v_scales))
+    return FT_ERR_ARGUMENT;
   if (a.rotary_dim > 0 && (!a.cos || !a.sin)) return FT_ERR_ARGUMENT;
   for (int64_t t = 0; t < a.tokens; ++t) {
     if (a.slots[t] < -1 || a.slots[t] >= a.num_pages * kPageTokens) return FT_ERR_INDEX;

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from ftengine.kernels.operands import PAGE_TOKENS, HeadLayout
+from ftengine.kernels.operands import PAGE_TOKENS, HeadLayout, KvScales
+from ftengine.kernels.reference.kv_pages import widened
 
 
-def gather(pool: torch.Tensor, pages: torch.Tensor, length: int) -> torch.Tensor:
+def gather(
+    pool: torch.Tensor, scales: torch.Tensor | None, pages: torch.Tensor, length: int
+) -> torch.Tensor:
     """The first `length` tokens of a sequence. Shape: [kv_heads, length, head_dim], float32."""
     count = -(-length // PAGE_TOKENS)
-    rows = pool[pages[:count].long()].float()
+    at = pages[:count].long()
+    rows = widened(pool[at], None if scales is None else scales[at])
     return rows.transpose(0, 1).reshape(pool.shape[1], -1, pool.shape[3])[:, :length]
 
 
@@ -26,11 +30,13 @@ def attention(
     window: int = 0,
     sinks: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    scales: KvScales | None = None,
 ) -> torch.Tensor:
     """Causal attention over paged keys. Query i of a sequence stands at context_len - count + i.
 
     Shape: qkv [n, heads.qkv_cols], q is its first part; query_start int32 [s + 1]; context_len
-    int32 [s]; page_table int32 [s, max_pages]; sinks [heads]; out [n, heads * head_dim].
+    int32 [s]; page_table int32 [s, max_pages]; sinks [heads]; out [n, heads * head_dim]. scales: of
+    int8 keys and values.
     """
     width = heads.heads * heads.head_dim
     if out is None:
@@ -40,8 +46,9 @@ def attention(
         rows = slice(starts[index], starts[index + 1])
         count = rows.stop - rows.start
         q = qkv[rows, :width].view(count, heads.heads, heads.head_dim).transpose(0, 1)
-        k = gather(keys, page_table[index], length)
-        v = gather(values, page_table[index], length)
+        pages = page_table[index]
+        k = gather(keys, None if scales is None else scales.keys, pages, length)
+        v = gather(values, None if scales is None else scales.values, pages, length)
         per_kv = heads.heads // heads.kv_heads
         k, v = k.repeat_interleave(per_kv, dim=0), v.repeat_interleave(per_kv, dim=0)
         weights = _softmax(q @ k.transpose(1, 2) * scale, count, window, sinks)

@@ -10,6 +10,9 @@ from ftengine.kernels.operands import ExpertBank
 from ftengine.quant import format_named
 from ftengine.quant.panel32 import packed_bytes, unpack, unpack_pair
 
+ONE = torch.ones(())
+"""What stands for up where experts have no gate and up is what is activated."""
+
 
 def activate(bank: ExpertBank, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """act(gate) * up, as the bank's activation has it."""
@@ -28,19 +31,28 @@ def activate(bank: ExpertBank, gate: torch.Tensor, up: torch.Tensor) -> torch.Te
 def expert_weights(
     bank: ExpertBank, expert: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gate [inter, hidden], up and down [hidden, inter] of one expert as float32."""
+    """Gate and up [inter, hidden] and down [hidden, inter] of one expert as float32.
+
+    Where there is no gate both are up.
+    """
     row = bank.data[expert].numpy()
-    start = bank.layout.gate_up_offset
-    size = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=True)
-    pair = unpack_pair(bank.fmt_gate_up, row[start : start + size], bank.inter, bank.hidden)
     start = bank.layout.down_offset
     size = packed_bytes(bank.fmt_down, bank.hidden, bank.inter)
-    down = unpack(bank.fmt_down, row[start : start + size], bank.hidden, bank.inter)
+    raw_down = unpack(bank.fmt_down, row[start : start + size], bank.hidden, bank.inter)
+    down = torch.from_numpy(format_named(bank.fmt_down).dequantize(raw_down))
+    start = bank.layout.gate_up_offset
     gate_up = format_named(bank.fmt_gate_up)
+    if not bank.gated:
+        size = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden)
+        raw = unpack(bank.fmt_gate_up, row[start : start + size], bank.inter, bank.hidden)
+        up = torch.from_numpy(gate_up.dequantize(raw))
+        return up, up, down
+    size = packed_bytes(bank.fmt_gate_up, bank.inter, bank.hidden, paired=True)
+    pair = unpack_pair(bank.fmt_gate_up, row[start : start + size], bank.inter, bank.hidden)
     return (
         torch.from_numpy(gate_up.dequantize(pair[0])),
         torch.from_numpy(gate_up.dequantize(pair[1])),
-        torch.from_numpy(format_named(bank.fmt_down).dequantize(down)),
+        down,
     )
 
 
@@ -82,9 +94,8 @@ def expert_ffn(
         gate, up, down = expert_weights(bank, expert)
         first, last = expert_biases(bank, expert)
         rows = x[token]
-        inner = activate(
-            bank, rows @ gate.T + first[: bank.inter], rows @ up.T + first[bank.inter :]
-        )
+        other = rows @ up.T + first[bank.inter :] if bank.gated else ONE
+        inner = activate(bank, rows @ gate.T + first[: bank.inter], other)
         parts[token, slot] = inner @ down.T + last
     result = torch.zeros(x.shape[0], bank.hidden)
     for place in range(expert_ids.shape[1]):

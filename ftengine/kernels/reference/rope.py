@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ftengine.kernels.operands import PAGE_TOKENS, HeadLayout
+from ftengine.kernels.operands import PAGE_TOKENS, HeadLayout, KvScales
+from ftengine.kernels.reference import kv_pages
 from ftengine.kernels.reference.norm import rms_norm
 
 
@@ -39,12 +40,13 @@ def rope_store(
     k_norm: torch.Tensor | None = None,
     eps: float = 1e-6,
     interleaved: bool = False,
+    scales: KvScales | None = None,
 ) -> None:
     """Normalise (optional) and rotate q and k of qkv; q stays in place, k and v go to the pools.
 
     Shape: qkv [n, heads.qkv_cols]; cos, sin [max_positions, rotary_dim / 2]; positions int32 [n];
     slots int64 [n], page * 16 + place, -1 stores nothing; keys, values [num_pages, kv_heads, 16,
-    head_dim] float32 or bfloat16.
+    head_dim] float32 or bfloat16, or int8 with scales.
     """
     tokens = qkv.shape[0]
     rows = qkv.reshape(tokens, -1, heads.head_dim)
@@ -61,5 +63,6 @@ def rope_store(
     )
     stored = slots >= 0
     page, place = slots[stored] // PAGE_TOKENS, slots[stored] % PAGE_TOKENS
-    keys[page, :, place] = rotate(k, at_cos, at_sin, interleaved)[stored].to(keys.dtype)
-    values[page, :, place] = v[stored].to(values.dtype)
+    turned = rotate(k, at_cos, at_sin, interleaved)[stored]
+    kv_pages.store(keys, None if scales is None else scales.keys, page, place, turned)
+    kv_pages.store(values, None if scales is None else scales.values, page, place, v[stored])

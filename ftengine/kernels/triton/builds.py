@@ -28,14 +28,18 @@ FORMATS = (
     "fp8_block_e8m0",
 )
 """Formats of weights that the kernels read."""
-_MOST_PAIRS = 64
-_MOST_SLOTS = 1 << 15
+ACTIVATIONS = ("silu", "gelu_tanh", "relu2", "swiglu_clamp", "silu_clamp")
+"""Activations of experts that the kernels compute."""
+MOST_PAIRS = 64
+MOST_SLOTS = 1 << 15
 MERGE_BLOCK = 256
 ARRANGE_BLOCK = 1024
 COPY_SHARE = 8
+GROUP_BLOCK = 1024
 GEMM_ROWS = 64
 VOCAB_BLOCK = 2048
 CHUNK = 16
+ROW_BLOCK = 1024
 _CHANNELS = 64
 
 
@@ -65,8 +69,19 @@ def words_of_block(fmt: str) -> int:
     return 32 if _wide_words(fmt) else 64
 
 
+def missing(what: str) -> EngineError:
+    """The error for a block that no kernel computes."""
+    return EngineError(f"no GPU kernel computes {what}; use --device cpu", code="kernel_missing")
+
+
+def _check_activation(activation: str) -> None:
+    if activation not in ACTIVATIONS:
+        raise missing(f"experts with the activation {activation} (built: {', '.join(ACTIVATIONS)})")
+
+
 def gate_up(fmt: str, activation: str = "silu", bias: str = "") -> Build:
-    """Gate and up of a few tokens."""
+    """Gate and up of a few tokens. Raises: EngineError for what no kernel computes."""
+    _check_activation(activation)
     return _build(
         "expert_ffn.gate_up",
         FORMAT=fmt,
@@ -88,10 +103,10 @@ def merge(accumulate: bool) -> Build:
 
 def admission(num_pairs: int, num_slots: int) -> Build:
     """Raises: ValueError beyond what one program holds."""
-    if num_pairs > _MOST_PAIRS or num_slots > _MOST_SLOTS:
+    if num_pairs > MOST_PAIRS or num_slots > MOST_SLOTS:
         raise ValueError(
-            f"admission of {num_pairs} pairs to {num_slots} slots: at most {_MOST_PAIRS} pairs and "
-            f"{_MOST_SLOTS} slots; run larger steps as a prefill"
+            f"admission of {num_pairs} pairs to {num_slots} slots: at most {MOST_PAIRS} pairs and "
+            f"{MOST_SLOTS} slots; run larger steps as a prefill"
         )
     slots = power_of_two(num_slots, 256)
     warps = 4 if slots <= 1024 else 8 if slots <= 4096 else 16
@@ -101,6 +116,21 @@ def admission(num_pairs: int, num_slots: int) -> Build:
 def copy_rows() -> Build:
     """Fused gather of rows."""
     return _build("row_copy.copy_rows", SHARE=COPY_SHARE, BLOCK=2048)
+
+
+def count_pairs() -> Build:
+    """Pairs of each expert of a chunk."""
+    return _build("group.count_pairs", BLOCK=GROUP_BLOCK)
+
+
+def group_pairs(num_experts: int) -> Build:
+    """Pairs of a chunk by expert, and their tiles."""
+    return _build(
+        "group.group_pairs",
+        BLOCK=GROUP_BLOCK,
+        EXPERTS=power_of_two(num_experts, 16),
+        ROWS=GEMM_ROWS,
+    )
 
 
 def arrange(fmt: str, item: str) -> Build:
@@ -116,7 +146,8 @@ def _gemm_sizes(fmt: str) -> dict[str, int]:
 def gate_up_gemm(
     fmt: str, down: str, dot: str, activation: str = "silu", bias: str = "", item: str = "bf16"
 ) -> Build:
-    """Gate and up of many tokens. dot: product.py's names."""
+    """Gate and up of many tokens. dot: product.py's names. Raises: as gate_up."""
+    _check_activation(activation)
     return _build(
         f"grouped_gemm.gate_up_gemm.{item}",
         8,
@@ -224,6 +255,16 @@ def merge_blocks(num_blocks: int, keep: int) -> Build:
     return _build("top_k.merge_blocks", 8, BLOCKS=power_of_two(num_blocks, 2), KEEP=keep)
 
 
+def embed_rows(fmt: str) -> Build:
+    """Rows of a table in its checkpoint format."""
+    return _build("rows.embed_rows", FORMAT=fmt, BLOCK=ROW_BLOCK)
+
+
+def add_rows(accumulate: bool, bias: bool) -> Build:
+    """Copies and sums of strided rows."""
+    return _build("rows.add_rows", ACCUMULATE=accumulate, BIAS=bias, BLOCK=ROW_BLOCK)
+
+
 def causal_conv(taps: int, bias: bool, silu: bool) -> Build:
     """Short convolution."""
     return _build(
@@ -272,8 +313,11 @@ def _shipped() -> tuple[Build, ...]:
     found += [rms_norm(size, residual) for size in (2048, 4096) for residual in (False, True)]
     found += [route("softmax", experts, chosen) for experts, chosen in ((32, 4), (128, 8))]
     found += [route("softmax", 256, 8), route("sigmoid", 256, 8, bias=True)]
+    found += [count_pairs(), *(group_pairs(experts) for experts in (32, 128, 256, 512))]
     found += [best_of_block(64), merge_blocks(128, 64)]
     found += [causal_conv(4, False, True), causal_conv(4, True, True), causal_conv(3, False, False)]
+    found += [embed_rows(fmt) for fmt in ("bf16", "f16", "q8_0")]
+    found += [add_rows(accumulate, False) for accumulate in (False, True)]
     found += [delta_rule(128), delta_chunk(128), mamba2_scan(128)]
     return tuple(dict.fromkeys(found))
 

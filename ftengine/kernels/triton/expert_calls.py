@@ -31,7 +31,8 @@ class AdmissionTables:
 
     Shape: slot_of, last, counted int32 and counts float64 [layers * experts]; owner_of int32 and
     stamp_of int64 [slots]; powers float64 [n]; clock int64 [3]; rates float64 [11]; reuse float64
-    [5]; since_fill int32 [layers]; totals int64 [5] (hits, misses, fills, on the CPU, owed).
+    [5]; since_fill int32 [layers]; totals int64 [5] (hits, misses, fills, on the CPU, owed), or
+    [layers, at least 5] where each layer is counted by itself.
     A slot of lower stamp goes first; free slots lie below all others, lent ones above.
     """
 
@@ -147,6 +148,7 @@ def admission(
         {
             "ids": expert_ids,
             **{item.name: getattr(tables, item.name) for item in fields(tables)},
+            "totals": tables.totals if tables.totals.ndim == 1 else tables.totals[layer],
             **{item.name: getattr(result, item.name) for item in fields(result)},
             "layer": layer,
             "num_experts": tables.slot_of.numel() // tables.since_fill.numel(),
@@ -160,15 +162,21 @@ def admission(
 
 
 def copy_rows(
-    source: torch.Tensor, target: torch.Tensor, tasks: torch.Tensor, num_tasks: torch.Tensor
+    source: torch.Tensor,
+    target: torch.Tensor,
+    tasks: torch.Tensor,
+    num_tasks: torch.Tensor,
+    source_address: int | None = None,
 ) -> KernelCall:
     """Rows of a bank into slots. Shape: source, target uint8 [rows, stride], the smaller is copied;
     tasks int32 [most, 2]; num_tasks int32, its first number.
+
+    source_address: where the device sees source, if not where the host does.
     """
     return KernelCall(
         builds.copy_rows(),
         {
-            "source": source.view(torch.int32),
+            "source": source.view(torch.int32) if source_address is None else source_address,
             "target": target.view(torch.int32),
             "tasks": tasks,
             "num_tasks": num_tasks,
@@ -274,6 +282,31 @@ def group_pairs(rows: torch.Tensor) -> Grouping:
         order.to(torch.int32).to(rows.device),
         torch.tensor(tiles, dtype=torch.int32).reshape(-1, 3).to(rows.device),
     )
+
+
+def group_on_device(
+    expert_ids: torch.Tensor, row_of: torch.Tensor, counts: torch.Tensor, grouping: Grouping
+) -> tuple[KernelCall, KernelCall]:
+    """Fill a grouping without the host: first the one call, then the other.
+
+    Shape: expert_ids int32 [tokens, k]; row_of int32 [experts], bank rows, below 0 = left out;
+    counts int32 [experts]; pairs [tokens * k]; tiles [n, 3], n at least what tiles_of says.
+    """
+    common = {"ids": expert_ids, "row_of": row_of, "counts": counts}
+    sizes = {"num_pairs": expert_ids.numel(), "num_experts": counts.numel()}
+    lists = {"pairs": grouping.pairs, "tiles": grouping.tiles}
+    return (
+        KernelCall(builds.count_pairs(), {**common, **sizes}),
+        KernelCall(
+            builds.group_pairs(counts.numel()),
+            {**common, **lists, **sizes, "num_tiles": grouping.tiles.shape[0]},
+        ),
+    )
+
+
+def tiles_of(num_pairs: int, num_experts: int) -> int:
+    """Most tiles that so many pairs can make."""
+    return min(num_pairs, num_experts) + num_pairs // builds.GEMM_ROWS
 
 
 def one_group(tokens: int, device: str = "cpu") -> Grouping:

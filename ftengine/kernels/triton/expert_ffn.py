@@ -35,6 +35,10 @@ def activate(
         gate = tl.minimum(gate, limit)
         up = tl.minimum(tl.maximum(up, -limit), limit)
         value = (up + 1.0) * gate / (1.0 + tl.exp(-alpha * gate))
+    elif ACTIVATION == "silu_clamp":
+        gate = tl.minimum(gate, limit)
+        up = tl.minimum(tl.maximum(up, -limit), limit)
+        value = gate / (1.0 + tl.exp(-gate)) * up
     else:
         value = gate / (1.0 + tl.exp(-gate)) * up
     return value

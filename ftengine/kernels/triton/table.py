@@ -1,7 +1,7 @@
 """The list of device kernels; their builds are builds.py's. No Triton, no torch.
 
-Arguments are written "name:type", with ":16" where an integer is always a multiple of 16; the types
-are Triton's. layer_calls.py and expert_calls.py fill the arguments.
+Arguments are written "name:type", with ":16" where an integer is always a multiple of 16 and ":any"
+where an address need not be one; the types are Triton's. The *_calls.py files fill the arguments.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from ftengine.gpu.kernel_table import Argument, Grid, Kernel
 
 PACKAGE = "ftengine.kernels.triton"
+_ALIGNED = {"16": True, "any": False}
 
 
 def _cdiv(value: int, by: int) -> int:
@@ -17,7 +18,7 @@ def _cdiv(value: int, by: int) -> int:
 
 def _argument(text: str) -> Argument:
     name, kind, *aligned = text.split(":")
-    return Argument(name, kind, bool(aligned) or None)
+    return Argument(name, kind, _ALIGNED[aligned[0]] if aligned else None)
 
 
 def _row(file: str, function: str, arguments: str, constants: str, grid: Grid) -> Kernel:
@@ -54,7 +55,7 @@ _EXPERTS = (
     _row(
         "expert_ffn",
         "merge",
-        "parts:*fp32 cpu_parts:*fp32 rows:*i32 weights:*fp32 out:*fp32 num_places:i32 "
+        "parts:*fp32 cpu_parts:*fp32 rows:*i32 weights:*fp32:any out:*fp32 num_places:i32 "
         "hidden:i32:16 num_tokens:i32",
         "ACCUMULATE BLOCK",
         lambda n: (_cdiv(n["hidden"], n["BLOCK"]), n["num_tokens"], 1),
@@ -62,7 +63,7 @@ _EXPERTS = (
     _row(
         "admission",
         "admission",
-        "ids:*i32 slot_of:*i32 owner_of:*i32 stamp_of:*i64 last:*i32 counts:*fp64 counted:*i32 "
+        "ids:*i32:any slot_of:*i32 owner_of:*i32 stamp_of:*i64 last:*i32 counts:*fp64 counted:*i32 "
         "powers:*fp64 clock:*i64 rates:*fp64 reuse:*fp64 since_fill:*i32 totals:*i64 rows:*i32 "
         "fills:*i32 on_cpu:*i32 found:*i32 layer:i32 num_experts:i32 num_pairs:i32 "
         "num_tokens:i32 num_slots:i32 num_powers:i32 row_bytes:i64",
@@ -84,6 +85,21 @@ _EXPERTS = (
         "scale:fp32 num_tokens:i32",
         "SCORE BIAS NORMALIZE EXPERTS CHOSEN",
         lambda n: (n["num_tokens"], 1, 1),
+    ),
+    _row(
+        "group",
+        "count_pairs",
+        "ids:*i32:any row_of:*i32 counts:*i32 num_pairs:i32 num_experts:i32",
+        "BLOCK",
+        lambda n: (n["num_experts"], 1, 1),
+    ),
+    _row(
+        "group",
+        "group_pairs",
+        "ids:*i32:any row_of:*i32 counts:*i32 pairs:*i32 tiles:*i32 num_pairs:i32 num_experts:i32 "
+        "num_tiles:i32",
+        "BLOCK EXPERTS ROWS",
+        lambda n: (n["num_experts"], 1, 1),
     ),
 )
 
@@ -192,6 +208,21 @@ _LAYERS = (
         "num_blocks:i32 num_wanted:i32 num_rows:i32",
         "BLOCKS KEEP",
         lambda n: (n["num_rows"], 1, 1),
+    ),
+    _row(
+        "rows",
+        "embed_rows",
+        "table:*u8 ids:*i64 out:*fp32 row_bytes:i64 cols:i32 num_rows:i32",
+        "FORMAT BLOCK",
+        lambda n: (n["num_rows"], _cdiv(n["cols"], n["BLOCK"]), 1),
+    ),
+    _row(
+        "rows",
+        "add_rows",
+        "source:*fp32:any target:*fp32:any bias:*fp32:any source_stride:i64 target_stride:i64 "
+        "width:i32 factor:fp32 num_rows:i32",
+        "ACCUMULATE BIAS BLOCK",
+        lambda n: (n["num_rows"], _cdiv(n["width"], n["BLOCK"]), 1),
     ),
 )
 

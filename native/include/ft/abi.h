@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 #define FT_API __attribute__((visibility("default")))
-#define FT_ABI_VERSION 2
+#define FT_ABI_VERSION 3
 
 typedef int32_t ft_status;
 enum {
@@ -149,12 +149,14 @@ FT_STATIC_ASSERT(sizeof(ft_rms_norm_args) == 88, "layout");
 
 // Normalise (optional) and rotate q and k of a qkv buffer; q stays in place, k and v go to the
 // pools. Pools are [num_pages, kv_heads, 16, head_dim]; a slot is page * 16 + offset, -1 stores
-// nothing.
+// nothing. FT_Q8_0 pools are int8, with a float16 scale for every 32 numbers of a head in scales
+// [num_pages, kv_heads, 16, head_dim / 32]; x = scale * q, halves of q are rounded away from 0, and
+// where one of the 32 is not finite the scale is NaN.
 //   0 size  4 flags  8 q  16 k  24 v  32 stride (elements from token to token, for q, k and v)
 //   40 tokens  48 heads  56 kv_heads  64 head_dim  72 rotary_dim  80 q_norm f32[head_dim] or null
 //   88 k_norm  96 cos f32 [max_positions, rotary_dim / 2]  104 sin  112 max_positions
 //   120 positions i32[tokens]  128 k_pool  136 v_pool  144 slots i64[tokens]  152 num_pages
-//   160 pool_format (FT_F32, FT_BF16)  164 eps
+//   160 pool_format (FT_F32, FT_BF16, FT_Q8_0)  164 eps  168 k_scales f16 or null  176 v_scales
 typedef struct {
   uint32_t size;
   uint32_t flags;
@@ -179,8 +181,10 @@ typedef struct {
   int64_t num_pages;
   uint32_t pool_format;
   float eps;
+  uint16_t* k_scales;
+  uint16_t* v_scales;
 } ft_rope_store_args;
-FT_STATIC_ASSERT(sizeof(ft_rope_store_args) == 168, "layout");
+FT_STATIC_ASSERT(sizeof(ft_rope_store_args) == 184, "layout");
 
 // Causal attention over paged keys. Query i of sequence s stands at position
 // context_len[s] - (query_start[s+1] - query_start[s]) + i.
@@ -188,7 +192,7 @@ FT_STATIC_ASSERT(sizeof(ft_rope_store_args) == 168, "layout");
 //   48 query_start i32[sequences+1]  56 context_len i32[sequences]
 //   64 page_table i32[sequences, max_pages]  72 sequences  80 max_pages  88 heads  96 kv_heads
 //   104 head_dim  112 window (0: none)  120 sinks f32[heads] or null  128 out [T, heads * head_dim]
-//   136 out_stride  144 scale  148 zero
+//   136 out_stride  144 scale  148 zero  152 k_scales f16 or null (as in rope_store)  160 v_scales
 typedef struct {
   uint32_t size;
   uint32_t pool_format;
@@ -211,8 +215,10 @@ typedef struct {
   int64_t out_stride;
   float scale;
   uint32_t zero;
+  const uint16_t* k_scales;
+  const uint16_t* v_scales;
 } ft_attention_args;
-FT_STATIC_ASSERT(sizeof(ft_attention_args) == 152, "layout");
+FT_STATIC_ASSERT(sizeof(ft_attention_args) == 168, "layout");
 
 // out[i] = row ids[i] of a row-major (not panel) matrix, dequantised.
 //   0 size  4 format  8 table  16 rows  24 cols  32 ids i64[count]  40 count  48 out  56 out_stride
@@ -251,6 +257,79 @@ typedef struct {
 } ft_route_args;
 FT_STATIC_ASSERT(sizeof(ft_route_args) == 80, "layout");
 
+// Where the tokens of a step stand for layers that keep a state. Span i is rows start[i] ..
+// start[i + 1] - 1 of the sequence whose state is in slot[i]; the last one ends with the step. A
+// slot's part lies slot * slot_stride floats behind the part of slot 0. keep[i] >= 0: the slot that
+// a copy of the state after the span goes to.
+//   0 start i32  8 slot i64  16 keep i64  24 slot_stride  32 num_slots
+typedef struct {
+  const int32_t* start;
+  const int64_t* slot;
+  const int64_t* keep;
+  int64_t slot_stride;
+  int64_t num_slots;
+} ft_spans;
+FT_STATIC_ASSERT(sizeof(ft_spans) == 40, "layout");
+
+// A gated delta net between its two projections. A row of x is q | k | v | z | b | a: key_heads of
+// key_dim twice, value_heads of value_dim twice, value_heads twice. q, k and v go through a short
+// convolution and SiLU, q and k through an RMS norm of a head each; then, for each value head,
+// S <- exp(-decay_rate softplus(a + dt_bias)) S; S <- S + k (sigmoid(b) (v - k^T S)); S^T q, which
+// is normalised and multiplied by silu(z).
+//   0 size  4 zero  8 x  16 x_stride  24 tokens  32 key_heads  40 value_heads  48 key_dim
+//   56 value_dim  64 taps  72 conv f32 [taps, q + k + v]  80 decay_rate f64[value_heads]
+//   88 dt_bias f64[value_heads]  96 q_weight f32[key_dim]  104 k_weight  112 norm_weight
+//   f32[value_dim]  120 spans  160 conv_states, slot 0: f32 [taps - 1, q + k + v]  168 states,
+//   slot 0: f32 [value_heads, key_dim, value_dim]  176 out [T, value_heads * value_dim]
+//   184 out_stride  192 qk_eps  196 norm_eps
+typedef struct {
+  uint32_t size;
+  uint32_t zero;
+  const float* x;
+  int64_t x_stride;
+  int64_t tokens;
+  int64_t key_heads;
+  int64_t value_heads;
+  int64_t key_dim;
+  int64_t value_dim;
+  int64_t taps;
+  const float* conv;
+  const double* decay_rate;
+  const double* dt_bias;
+  const float* q_weight;
+  const float* k_weight;
+  const float* norm_weight;
+  ft_spans spans;
+  float* conv_states;
+  float* states;
+  float* out;
+  int64_t out_stride;
+  float qk_eps;
+  float norm_eps;
+} ft_gated_delta_args;
+FT_STATIC_ASSERT(sizeof(ft_gated_delta_args) == 200, "layout");
+
+// A row of x is B | C | x, `width` numbers each; out = C * conv(B * x).
+//   0 size  4 zero  8 x  16 x_stride  24 tokens  32 width  40 taps  48 conv f32 [taps, width]
+//   56 bias f32[width] or null  64 spans  104 states, slot 0: f32 [taps - 1, width]  112 out
+//   120 out_stride
+typedef struct {
+  uint32_t size;
+  uint32_t zero;
+  const float* x;
+  int64_t x_stride;
+  int64_t tokens;
+  int64_t width;
+  int64_t taps;
+  const float* conv;
+  const float* bias;
+  ft_spans spans;
+  float* states;
+  float* out;
+  int64_t out_stride;
+} ft_short_conv_args;
+FT_STATIC_ASSERT(sizeof(ft_short_conv_args) == 128, "layout");
+
 // Calls to make in this order; args is what the function of that kind takes.
 enum {
   FT_OP_LINEAR = 0,
@@ -260,6 +339,8 @@ enum {
   FT_OP_ATTENTION = 4,
   FT_OP_EMBED_ROWS = 5,
   FT_OP_ROUTE = 6,
+  FT_OP_GATED_DELTA = 7,
+  FT_OP_SHORT_CONV = 8,
 };
 typedef struct {
   uint32_t kind;
@@ -269,14 +350,15 @@ typedef struct {
 FT_STATIC_ASSERT(sizeof(ft_op) == 16, "layout");
 
 // The first call that fails ends the list, and its status is the result.
-//   0 size  4 zero  8 ops  16 count
+//   0 size  4 zero  8 ops  16 count  24 nanoseconds i64[count] that each call took, or null
 typedef struct {
   uint32_t size;
   uint32_t zero;
   const ft_op* ops;
   int64_t count;
+  int64_t* nanoseconds;
 } ft_run_ops_args;
-FT_STATIC_ASSERT(sizeof(ft_run_ops_args) == 24, "layout");
+FT_STATIC_ASSERT(sizeof(ft_run_ops_args) == 32, "layout");
 
 // Filled by ft_info.
 //   0 size  4 abi_version  8 threads  12 zero  16 target (chosen)  32 targets (usable, by commas)
@@ -313,9 +395,14 @@ FT_API ft_status ft_rope_store(const ft_rope_store_args* args);
 FT_API ft_status ft_attention(const ft_attention_args* args);
 FT_API ft_status ft_embed_rows(const ft_embed_rows_args* args);
 FT_API ft_status ft_route(const ft_route_args* args);
+FT_API ft_status ft_gated_delta(const ft_gated_delta_args* args);
+FT_API ft_status ft_short_conv(const ft_short_conv_args* args);
 FT_API ft_status ft_run_ops(const ft_run_ops_args* args);
 // Reads `bytes` bytes with every thread; the bandwidth probe. *checksum = sum of the 64-bit words.
 FT_API ft_status ft_stream_read(const void* data, int64_t bytes, uint64_t* checksum);
+// The arithmetic probe: 64 times a thread, `rounds` rounds of the multiply-adds that products of this
+// weight format are made of, and of nothing else. *multiply_adds = those of all threads.
+FT_API ft_status ft_products(uint32_t format, int64_t rounds, int64_t* multiply_adds);
 // Nanoseconds that a cache line takes from the CPU of worker 0 to that of worker 1, over `rounds`
 // rounds (at least 2); 0 where there is one worker or the other one has no CPU.
 FT_API ft_status ft_hand_over(int32_t rounds, double* ns);

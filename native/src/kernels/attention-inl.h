@@ -9,20 +9,36 @@ namespace {
 constexpr int kPageRegs = kPageTokens / kLanes;
 constexpr float kMinusInf = -__builtin_inff();
 
+FT_INLINE void widen_q8(const int8_t* from, const uint16_t* scales, int32_t dim, float* to) {
+  for (int32_t g = 0; g < dim; g += kKvGroup) {
+    const VF scale = vi_low_half(vi_set1(scales[g / kKvGroup]));
+    FT_UNROLL
+    for (int i = 0; i < kKvGroup; i += kLanes)
+      vf_store(to + g + i, vf_mul(vi_to_f(vi_load_s8(from + g + i)), scale));
+  }
+}
+
 // 16 x head_dim of a pool page as float32 rows; f32 pools are used in place.
-FT_INLINE const float* page_rows(const AttendRun* run, const void* pool, int32_t page, int32_t rows,
-                                 float* buffer, int64_t* stride) {
+FT_INLINE const float* page_rows(const AttendRun* run, const void* pool, const uint16_t* scales,
+                                 int32_t page, int32_t rows, float* buffer, int64_t* stride) {
   const int64_t offset = (int64_t)page * run->page_stride + run->head_offset;
   const int32_t dim = run->head_dim, padded = run->padded_dim;
-  if (!run->pool_is_bf16 && dim == padded) {
+  if (run->pool_format == kF32 && dim == padded) {
     *stride = dim;
     return (const float*)pool + offset;
   }
   *stride = padded;
+  if (run->pool_format == kQ8_0) {
+    for (int32_t r = 0; r < rows; ++r) {
+      const int64_t at = offset + r * dim;
+      widen_q8((const int8_t*)pool + at, scales + at / kKvGroup, dim, buffer + r * padded);
+    }
+    return buffer;
+  }
   for (int32_t r = 0; r < rows; ++r) {
     float* to = buffer + r * padded;
     int32_t i = 0;
-    if (run->pool_is_bf16) {
+    if (run->pool_format == kBf16) {
       const uint16_t* from = (const uint16_t*)pool + offset + r * dim;
       for (; i + kLanes <= dim; i += kLanes) vf_store(to + i, vf_load_bf16(from + i));
       for (; i < dim; ++i) {
@@ -144,8 +160,8 @@ void attend(const AttendRun* run) {
   }
   for (int p = skip; p < num_pages; ++p) {
     int64_t stride;
-    const float* k =
-        page_rows(run, run->k_pool, run->pages[first_page + p], kPageTokens, rows_buffer, &stride);
+    const float* k = page_rows(run, run->k_pool, run->k_scales, run->pages[first_page + p],
+                               kPageTokens, rows_buffer, &stride);
     for (int d = 0; d < padded; d += 16) transpose16(k + d, stride, kt + d * kPageTokens);
     float* to = scores + p * kPageTokens;
     int row = 0;
@@ -163,8 +179,8 @@ void attend(const AttendRun* run) {
     int left = run->end_key - run->first_key - p * kPageTokens;
     int keys = left < kPageTokens ? left : kPageTokens;
     int64_t stride;
-    const float* v =
-        page_rows(run, run->v_pool, run->pages[first_page + p], keys, rows_buffer, &stride);
+    const float* v = page_rows(run, run->v_pool, run->v_scales, run->pages[first_page + p], keys,
+                               rows_buffer, &stride);
     const float* weights = scores + p * kPageTokens;
     int row = 0;
     for (; row + kTileTokens <= run->rows; row += kTileTokens)

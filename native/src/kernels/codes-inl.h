@@ -25,7 +25,6 @@ struct Codes {
   static constexpr int kGroups = 1;
   static constexpr float kIntUnit = 1;
   static constexpr bool kSplit = false;
-  static constexpr bool kPaired = false;  // both() gives the codes of chunks c and c + 1
   static constexpr bool kFetch = false;   // words are not read in order
   static constexpr int order(int place) { return place; }
 };
@@ -104,12 +103,6 @@ struct KCodes : Codes {
 
 struct Q4KCodes : KCodes {
   static constexpr int kWords = 35;
-  static constexpr bool kPaired = true;
-  FT_INLINE void both(const CodeGroup& group, int c, int w, int r, VI* codes) {
-    const VI v = group_word(group, 3 + c / 2 * 8 + w, r);
-    codes[0] = low_nibbles(v);
-    codes[1] = low_nibbles(vi_shr<4>(v));
-  }
   FT_INLINE VI code(const CodeGroup& group, int c, int w, int r) {
     return low_nibbles(vi_shift_right(group_word(group, 3 + c / 2 * 8 + w, r), c % 2 * 4));
   }
@@ -117,13 +110,7 @@ struct Q4KCodes : KCodes {
 
 struct Q5KCodes : KCodes {
   static constexpr int kWords = 43;
-  static constexpr bool kPaired = true, kFetch = true;
-  FT_INLINE void both(const CodeGroup& group, int c, int w, int r, VI* codes) {
-    const VI v = group_word(group, 11 + c / 2 * 8 + w, r), one = vi_set1(0x01010101);
-    const VI bits = vi_shift_right(group_word(group, 3 + w, r), c);
-    codes[0] = vi_or(low_nibbles(v), vi_shl<4>(vi_and(bits, one)));
-    codes[1] = vi_or(low_nibbles(vi_shr<4>(v)), vi_shl<4>(vi_and(vi_shr<1>(bits), one)));
-  }
+  static constexpr bool kFetch = true;
   FT_INLINE VI code(const CodeGroup& group, int c, int w, int r) {
     const VI four =
         low_nibbles(vi_shift_right(group_word(group, 11 + c / 2 * 8 + w, r), c % 2 * 4));
@@ -204,48 +191,6 @@ FT_INLINE void sum_codes(const CodeGroup& group, int c, const float* const* x,
   if constexpr (!W::kSplit) clear<T, R>(s[1]);
 }
 
-// Two chunks that share their words, each word read once. The sums are exact, so nothing differs.
-template <class W, int T, int R>
-FT_INLINE void sum_both(const CodeGroup& group, int c, const float* const* x,
-                        const float* const* extras, VF (*s)[T][R]) {
-  VI high[2][T][R], low[2][T][R];
-  FT_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    FT_UNROLL
-    for (int t = 0; t < T; ++t) {
-      FT_UNROLL
-      for (int r = 0; r < R; ++r) high[i][t][r] = low[i][t][r] = vi_set1(0);
-    }
-  }
-  FT_UNROLL
-  for (int w = 0; w < 8; ++w) {
-    FT_UNROLL
-    for (int r = 0; r < R; ++r) {
-      VI codes[2];
-      W::both(group, c, w, r, codes);
-      FT_UNROLL
-      for (int t = 0; t < T; ++t) {
-        FT_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const uint8_t* at = (const uint8_t*)x[t] + i * kCodeBytes * kChunk + 4 * w;
-          high[i][t][r] = vi_dot_at(codes[i], at, high[i][t][r]);
-          low[i][t][r] = vi_dot_at(codes[i], at + kChunk, low[i][t][r]);
-        }
-      }
-    }
-  }
-  FT_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    FT_UNROLL
-    for (int t = 0; t < T; ++t) {
-      FT_UNROLL
-      for (int r = 0; r < R; ++r)
-        s[i][t][r] = vf_mul_at(vi_to_f(vi_add(vi_shl<8>(high[i][t][r]), low[i][t][r])),
-                               extras[t] + i * kExtras + 2);
-    }
-  }
-}
-constexpr bool kReadsPairs = true;
 constexpr int kWideTileRegs = 1;
 #else
 template <class W, int T, int R, int e>
@@ -273,7 +218,6 @@ FT_INLINE void sum_codes(const CodeGroup& group, int c, const float* const* x, c
   }
 }
 constexpr int kCodeBytes = 4;
-constexpr bool kReadsPairs = false;
 constexpr int kWideTileRegs = kTileRegs;
 
 // The row as it is, the sum of each chunk as its last extra.
@@ -299,7 +243,6 @@ FT_INLINE void code_tile(const PanelRun* run, int first_row, int first_token) {
   const uint8_t* base = run->panel;
   // Where words are not read in order the hardware sees no stream: the next group is fetched while
   // this one is computed, a part with each chunk.
-  constexpr bool kBoth = W::kPaired && kReadsPairs && T <= 2;
   constexpr int64_t kPart = kGroupBytes / W::kChunks;
   const bool fetch = W::kFetch && first_row == 0 && first_token == 0;
   for (int64_t k = 0; k < run->cols; k += W::kChunks * kChunk, base += kGroupBytes) {
@@ -307,7 +250,7 @@ FT_INLINE void code_tile(const PanelRun* run, int first_row, int first_token) {
     for (int c = 0; c < W::kChunks; ++c) {
       if (fetch) {
         const uint8_t* next = base + kGroupBytes + c * kPart;
-        for (int64_t line = 0; line < kPart * (kBoth ? 2 : 1); line += 64)
+        for (int64_t line = 0; line < kPart; line += 64)
           __builtin_prefetch(next + line);
       }
       const float *x[T], *extras[T];
@@ -319,26 +262,8 @@ FT_INLINE void code_tile(const PanelRun* run, int first_row, int first_token) {
         x[t] = (const float*)((const uint8_t*)row + at * kCodeBytes);
         extras[t] = row + run->sums + at / kChunk * kExtras;
       }
-      if constexpr (kBoth) {
-        VF both[2][T][R];
-        sum_both<W, T, R>(group, c, x, extras, both);
-        clear<T, R>(s[1]);
-        FT_UNROLL
-        for (int i = 0; i < 2; ++i) {
-          const float* own[T];
-          FT_UNROLL
-          for (int t = 0; t < T; ++t) {
-            own[t] = extras[t] + i * kExtras;
-            FT_UNROLL
-            for (int r = 0; r < R; ++r) s[0][t][r] = both[i][t][r];
-          }
-          W::template finish<T, R>(group, c + i, own, s, acc);
-        }
-        ++c;
-      } else {
-        sum_codes<W, T, R>(group, c, x, extras, s);
-        W::template finish<T, R>(group, c, extras, s, acc);
-      }
+      sum_codes<W, T, R>(group, c, x, extras, s);
+      W::template finish<T, R>(group, c, extras, s, acc);
     }
   }
   store_tile<T, R>(run, first_row, first_token, acc);

@@ -1,4 +1,4 @@
-// Row operations: store, weighted sums, RMS norm, rotary embedding, bf16 rounding.
+// Row operations: store, weighted sums, RMS norm, rotary embedding, bf16 and q8_0 rounding.
 namespace ft {
 namespace {
 
@@ -114,6 +114,48 @@ FT_INLINE uint16_t bf16_of(float value) {
 
 void to_bf16(const float* x, uint16_t* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = bf16_of(x[i]);
+}
+
+// The float16 nearest to a value that is not negative, ties to even; NaN stays NaN.
+FT_INLINE uint16_t half_of(float value) {
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  bits &= 0x7fffffff;
+  if (bits > 0x7f800000) return 0x7e00;
+  if (bits >= 0x477ff000) return 0x7c00;  // 65520 and above
+  if (bits < 0x38800000) {                // below 2^-14: the last bit of 0.5 is a subnormal's unit
+    value += 0.5f;
+    memcpy(&bits, &value, 4);
+    return (uint16_t)(bits - 0x3f000000);
+  }
+  return (uint16_t)((bits - 0x38000000 + 0xfff + ((bits >> 13) & 1)) >> 13);
+}
+
+// Groups whose largest value is tiny are zeros: their scale is 0 as float16 anyway.
+void to_q8(const float* x, int8_t* out, uint16_t* scales, int64_t n) {
+  const VF zero = vf_set1(0.0f), half = vf_set1(0.5f);
+  for (int64_t g = 0; g < n; g += kKvGroup) {
+    VF largest = zero, nothing = zero;  // nothing: 0, or NaN where a value is not finite
+    for (int i = 0; i < kKvGroup; i += kLanes) {
+      const VF v = vf_load(x + g + i);
+      largest = vf_max(largest, vf_max(v, vf_sub(zero, v)));
+      nothing = vf_add(nothing, vf_mul(v, zero));
+    }
+    const bool finite = vf_sum(nothing) == 0.0f;
+    const float scale = vf_top(largest) / 127.0f;
+    scales[g / kKvGroup] = finite ? half_of(scale) : 0x7e00;
+    if (!finite || !(scale > 1e-30f)) {
+      memset(out + g, 0, kKvGroup);
+      continue;
+    }
+    const VF inverse = vf_set1(1.0f / scale);
+    float rounded[kKvGroup];
+    for (int i = 0; i < kKvGroup; i += kLanes) {
+      const VF v = vf_mul(vf_load(x + g + i), inverse);
+      vf_store(rounded + i, vf_if_less(v, zero, vf_sub(v, half), vf_add(v, half)));
+    }
+    for (int i = 0; i < kKvGroup; ++i) out[g + i] = (int8_t)(int32_t)rounded[i];
+  }
 }
 
 }  // namespace

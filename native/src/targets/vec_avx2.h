@@ -77,6 +77,9 @@ FT_INLINE VI vi_max_u8(VI a, VI b) { return _mm256_max_epu8(a, b); }
 FT_INLINE VI vi_load_u8(const void* p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
 }
+FT_INLINE VI vi_load_s8(const int8_t* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+}
 FT_INLINE VF vi_to_f(VI a) { return _mm256_cvtepi32_ps(a); }
 FT_INLINE VF vi_as_f(VI a) { return _mm256_castsi256_ps(a); }
 FT_INLINE VI vf_as_i(VF a) { return _mm256_castps_si256(a); }

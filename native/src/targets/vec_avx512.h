@@ -85,6 +85,9 @@ FT_INLINE VI vi_max_u8(VI a, VI b) { return _mm512_max_epu8(a, b); }
 FT_INLINE VI vi_load_u8(const void* p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
 }
+FT_INLINE VI vi_load_s8(const int8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));
+}
 FT_INLINE VF vi_to_f(VI a) { return _mm512_cvtepi32_ps(a); }
 FT_INLINE VF vi_as_f(VI a) { return _mm512_castsi512_ps(a); }
 FT_INLINE VI vf_as_i(VF a) { return _mm512_castps_si512(a); }
@@ -152,27 +155,48 @@ FT_INLINE void vi_store_halves(uint16_t* to, const float* from) {
   const __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
   _mm512_storeu_si512(to, (__m512i)pairs);
 }
-// 32 floats in units of the largest / 32512, as upper and lower signed bytes; the sums of the first
-// and the last 16. Returns the unit, NaN where a value is not finite.
-FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
-  const VF low = _mm512_loadu_ps(from), high = _mm512_loadu_ps(from + 16);
-  const VF zero = _mm512_setzero_ps();
-  const float nothing = vf_sum(_mm512_add_ps(_mm512_mul_ps(low, zero), _mm512_mul_ps(high, zero)));
-  if (nothing != nothing) {
-    memset(to, 0, 64);
-    sums[0] = sums[1] = 0;
-    return nothing;
-  }
-  const float largest = vf_top(_mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high)));
-  const VF each = _mm512_set1_ps(largest > 1e-30f ? 32512.0f / largest : 0.0f);
-  const VI part[2] = {vf_round(vf_mul(low, each)), vf_round(vf_mul(high, each))};
+// 32 floats times `each`, rounded, as upper and lower signed bytes, and as they are.
+FT_INLINE void vi_store_bytes_of(uint8_t* to, const float* from, VF each, VI* values) {
+  const VI part[2] = {vf_round(vf_mul(_mm512_loadu_ps(from), each)),
+                      vf_round(vf_mul(_mm512_loadu_ps(from + 16), each))};
   for (int i = 0; i < 2; ++i) {
     const VI upper = _mm512_srai_epi32(_mm512_add_epi32(part[i], vi_set1(128)), 8);
     const VI lower = _mm512_sub_epi32(part[i], _mm512_slli_epi32(upper, 8));
     _mm_storeu_si128((__m128i*)(to + 16 * i), _mm512_cvtepi32_epi8(upper));
     _mm_storeu_si128((__m128i*)(to + 32 + 16 * i), _mm512_cvtepi32_epi8(lower));
-    sums[i] = _mm512_reduce_add_epi32(part[i]);
+    values[i] = part[i];
   }
+}
+// The largest size of 32 * chunks floats, NaN where one is not finite.
+FT_INLINE float vf_largest(const float* from, int chunks) {
+  VF nothing = _mm512_setzero_ps(), largest = nothing;
+  for (int i = 0; i < 32 * chunks; i += 16) {
+    const VF v = _mm512_loadu_ps(from + i);
+    nothing = vf_fma(v, _mm512_setzero_ps(), nothing);
+    largest = _mm512_max_ps(largest, _mm512_abs_ps(v));
+  }
+  const float zero = vf_sum(nothing);
+  return zero != zero ? zero : vf_top(largest);
+}
+FT_INLINE VF vf_steps(float largest) {
+  return _mm512_set1_ps(largest > 1e-30f ? 32512.0f / largest : 0.0f);
+}
+// 32 floats in units of `largest` / 32512, as upper and lower signed bytes; the sums of the first and
+// the last 16. All are 0 where `largest` is NaN.
+FT_INLINE void vi_store_chunk(uint8_t* to, const float* from, float largest, int32_t* sums) {
+  if (largest != largest) {
+    memset(to, 0, 64);
+    sums[0] = sums[1] = 0;
+    return;
+  }
+  VI part[2];
+  vi_store_bytes_of(to, from, vf_steps(largest), part);
+  for (int i = 0; i < 2; ++i) sums[i] = _mm512_reduce_add_epi32(part[i]);
+}
+// The same in units of their own largest; returns the unit, NaN where a value is not finite.
+FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
+  const float largest = vf_largest(from, 1);
+  vi_store_chunk(to, from, largest, sums);
   return largest / 32512.0f;
 }
 #endif

@@ -82,6 +82,7 @@ FT_INLINE VI vi_sra16(VI a) {
 FT_INLINE VI vi_max_u8(VI a, VI b) { return (VI)((VU8)a > (VU8)b ? (VU8)a : (VU8)b); }
 // One byte for each lane.
 FT_INLINE VI vi_load_u8(const uint8_t* p) { return VI{p[0], p[1], p[2], p[3]}; }
+FT_INLINE VI vi_load_s8(const int8_t* p) { return VI{p[0], p[1], p[2], p[3]}; }
 FT_INLINE VF vi_to_f(VI a) { return __builtin_convertvector(a, VF); }
 FT_INLINE VF vi_as_f(VI a) { return (VF)a; }
 FT_INLINE VI vf_as_i(VF a) { return (VI)a; }

@@ -1,0 +1,1 @@
+"""Where the time of a step goes: `python -m ftengine.profile`. Read measure.py first."""
