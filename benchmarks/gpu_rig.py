@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -247,34 +246,6 @@ class Rig:
             used += time.perf_counter() - begun
         device.synchronize()
         return repeats * shape.places * self.row_bytes / used
-
-    def prefill(self, tokens: int) -> dict[str, Any]:
-        """Seconds of a layer: link alone, compute alone (a bf16 product of the same size), both."""
-        device, shape = self._tools.device, self._shape
-        layer_bytes = shape.experts * self.row_bytes
-        buffers = [self._taken(layer_bytes) for _ in range(2)]
-        x = torch.randn(tokens * shape.places, shape.hidden).to(buffers[0].device, torch.bfloat16)
-        matrix = torch.randn(shape.hidden, 3 * shape.inter).to(x.device, torch.bfloat16)
-
-        def run(copy: bool, compute: bool) -> float:
-            device.synchronize()
-            begun, events = time.perf_counter(), []
-            for number in range(8):
-                if copy:
-                    bank = self._banks[number % len(self._banks)]
-                    device.copy(buffers[number % 2], bank.data.view(-1)[:layer_bytes])
-                    events.append(device.record())
-                if compute:
-                    if copy and number:
-                        device.wait(events[number - 1])
-                    torch.mm(x, matrix)
-            device.synchronize()
-            return (time.perf_counter() - begun) / 8
-
-        run(True, True)
-        link, computing, both = run(True, False), run(False, True), run(True, True)
-        limit = max(link, computing)
-        return {"link_s": link, "compute_s": computing, "both_s": both, "over_limit": both / limit}
 
     def _copy_rows(self, rows: int) -> None:
         device, shape = self._tools.device, self._shape

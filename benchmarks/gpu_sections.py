@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import ROOT
+from benchmarks.gpu_prefill import prefill
 from benchmarks.gpu_rig import RATES, Rig, Shape, Tools
 from ftengine.device.cuda import open_gpu
 from ftengine.errors import EngineError
@@ -48,6 +49,7 @@ class Check:
     decode_format: str = "mxfp4"
     budgets_bytes: tuple[int, ...] = (8 * 10**9, 24 * 10**9, 32 * 10**9)
     steps: int = _STEPS
+    dot: str = "bf16"
     rates: dict[str, float] = field(default_factory=lambda: dict(RATES))
 
     @classmethod
@@ -155,9 +157,9 @@ class Check:
         return {**found, "split_over_better_pure": found["split"]["steps_per_s"] / pure}
 
     def prefill_overlap(self) -> Mapping[str, Any]:
-        """Whole layers through two buffers: link alone, compute alone, both at once."""
-        with Rig(self.tools, self.shape.only(4), self.decode_format, 0, "fetch") as rig:
-            return rig.prefill(64 * self.shape.places)
+        """Chunks of a prompt, whole layers through two buffers, against link and compute alone."""
+        shape, tokens = self.shape.only(4), 64 * self.shape.places
+        return prefill(self.tools, shape, self.decode_format, tokens, self.dot)
 
     def resizes(self) -> Mapping[str, Any]:
         """The pool made anew three times between steps; memory and results as before."""

@@ -1,6 +1,6 @@
 """Do running streams keep their rate while a long prompt is computed beside them?
 
-`python -m benchmarks.long_prompt [--tokens 16000] [--share 0.18]`. Four streams of a random model
+`python -m benchmarks.long_prompt [--tokens 16000] [--share 0.17]`. Four streams of a random model
 (llama, 8 layers of 256) write while a prompt is computed. Steps that only write and steps that also
 compute a piece of the prompt alternate, so that a change of the machine hits both alike:
 streams_kept = what all steps would have taken if they had only written / what they took.

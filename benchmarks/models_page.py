@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "benchmarks" / "results" / "parity.json"
 PAGE = ROOT / "docs" / "models.md"
 NOT_BUILT = (
-    ("nemotron_h", "experts without a gate have no bank layout yet"),
     ("kimi_k3", "residuals over blocks of layers, and an activation no kernel has"),
     ("muse_spark", "experts with norms of their own and gated residuals"),
     ("jetmoe", "query heads are experts themselves"),

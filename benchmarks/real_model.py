@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from benchmarks.common import ROOT, report
-from ftengine.config import ComputeConfig, EngineConfig
+from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
 from ftengine.protocol import GenerateRequest
 from ftengine.runtime.engine import Engine
 
@@ -74,9 +74,19 @@ def perplexity(logits: torch.Tensor, ids: list[int]) -> float:
     return float(torch.exp(-chances.gather(1, torch.tensor(ids[1:]).unsqueeze(1)).mean()))
 
 
-def ask_ours(ftw: Path, compute: str, text: list[int], prompts: list[list[int]]) -> Answers:
+def ask_ours(
+    ftw: Path, compute: str, text: list[int], prompts: list[list[int]], kv_format: str = "auto"
+) -> Answers:
     """Logits, perplexity and greedy answers of our engine."""
-    engine = Engine(EngineConfig(ftw, 2048, num_parallel=4, compute=ComputeConfig(compute=compute)))
+    engine = Engine(
+        EngineConfig(
+            ftw,
+            2048,
+            num_parallel=4,
+            compute=ComputeConfig(compute=compute),
+            memory=MemoryConfig(kv_format=kv_format),
+        )
+    )
     engine.load()
     logits = engine.runner.logits(text)
     requests = [
@@ -137,6 +147,7 @@ def measure(gguf: Path) -> dict[str, dict]:  # type: ignore[type-arg]
         exact = ask_ours(dense, "float32", text, prompts)
         judge = Engine(EngineConfig(dense, 2048, compute=ComputeConfig(compute="float32")))
         judge.load()
+        default = ask_ours(dense, "bfloat16", text, prompts)
         return {
             "float32 dense / transformers": compare(exact, reference, prompts, judge),
             "float32 moe / transformers": compare(
@@ -145,11 +156,15 @@ def measure(gguf: Path) -> dict[str, dict]:  # type: ignore[type-arg]
             "float32 moe / float32 dense": compare(
                 ask_ours(moe, "float32", text, prompts), exact, prompts, judge
             ),
-            "default dense / float32 dense": compare(
-                ask_ours(dense, "bfloat16", text, prompts), exact, prompts, judge
-            ),
+            "default dense / float32 dense": compare(default, exact, prompts, judge),
             "default moe / float32 dense": compare(
                 ask_ours(moe, "bfloat16", text, prompts), exact, prompts, judge
+            ),
+            "q8_0 KV, else float32 dense / float32 dense": compare(
+                ask_ours(dense, "float32", text, prompts, "q8_0"), exact, prompts, judge
+            ),
+            "q8_0 KV dense / default dense": compare(
+                ask_ours(dense, "bfloat16", text, prompts, "q8_0"), default, prompts, judge
             ),
         }
 

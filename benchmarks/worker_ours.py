@@ -30,7 +30,7 @@ class Worker:
             ftw=Path(path),
             context_tokens=context,
             prefix_cache=False,  # the same prompt is measured again and again
-            compute=ComputeConfig(threads=threads, compute=compute),
+            compute=ComputeConfig(device="cpu", threads=threads, compute=compute),
         )
         self.engine = Engine(config)
         self.engine.load()

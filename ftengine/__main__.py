@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ftengine.config import parse_serve_arguments
+from ftengine.config import fault_plan, parse_serve_arguments
 from ftengine.errors import EngineError
 from ftengine.log import set_up_logging
+from ftman import faults
 
 USAGE = "usage: python -m ftengine serve --ftw DIR --address unix:PATH|tcp:HOST:PORT [options]\n"
 
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(USAGE)
         return 2
     set_up_logging()
+    faults.arm(fault_plan())
     try:
         engine_config, server_config = parse_serve_arguments(arguments[1:])
     except EngineError as error:

@@ -8,17 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import platformdirs
+
 from ftengine.errors import EngineError, RequestError
 
-DEVICES = ("cpu", "emulated")
+DEVICES = ("auto", "cpu", "gpu", "cuda", "hip", "emulated")
+"""auto: the GPU where there is one, else the CPU. gpu: whichever kind is there."""
 STRATEGIES = ("resident", "fetch", "cpu", "split", "auto")
 TIERS = ("auto", "memory", "disk")
+KV_FORMATS = ("auto", "bf16", "f32", "q8_0")
 COMPUTE = ("bfloat16", "float32")
 KERNELS = ("native", "reference")
 DRAIN_S = 20.0
 ORPHAN_S = 5.0
 ORPHAN_ADOPT_S = 30.0
-PREFILL_SHARE = 0.18
+PREFILL_SHARE = 0.17
+PARK_DISK_BYTES = 8 << 30
+PARK_S = 12.0
+"""An engine that ends may take so long to write what it has parked."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +33,13 @@ class MemoryConfig:
     """Units: bytes; expert_slots counts whole experts.
 
     kv_bytes 0 = context_tokens * num_parallel tokens. expert_slots and expert_bytes are two ways to
-    size the device's expert cache, 0 = what is left. device_bytes: memory of the emulated device,
-    0 = half of what is free. tier: where host experts lie, see ExpertTier in runtime/tiers.py.
-    checkpoint_bytes: for states of recurrent layers that the prefix cache keeps, 0 = automatic.
+    size the device's expert cache, 0 = what is left. device_bytes: most of a GPU's memory that is
+    taken, 0 = what is free; memory of the emulated device, 0 = half of what is free. tier: where
+    host experts lie, see ExpertTier in runtime/tiers.py. checkpoint_bytes: for states of recurrent
+    layers that the prefix cache keeps, 0 = automatic. kv_format: how keys and values are kept,
+    auto = as numbers are computed. park_bytes: of host memory for what the prefix cache gives up,
+    None = automatic; park_dir: what leaves that, and all of it when the engine ends, goes to files
+    there, park_disk_bytes at most, 0 = PARK_DISK_BYTES.
     """
 
     kv_bytes: int = 0
@@ -37,6 +48,10 @@ class MemoryConfig:
     device_bytes: int = 0
     tier: str = "auto"
     checkpoint_bytes: int = 0
+    kv_format: str = "auto"
+    park_bytes: int | None = None
+    park_dir: Path | None = None
+    park_disk_bytes: int = 0
 
     def __post_init__(self) -> None:
         _check(self.kv_bytes >= 0, "--kv-bytes", self.kv_bytes, "0 (automatic) or more")
@@ -54,6 +69,18 @@ class MemoryConfig:
             "0 (automatic) or more",
         )
         _check(self.tier in TIERS, "--tier", self.tier, "one of " + ", ".join(TIERS))
+        rule = "one of " + ", ".join(KV_FORMATS)
+        _check(self.kv_format in KV_FORMATS, "--kv-format", self.kv_format, rule)
+        for name, value in (
+            ("--park-bytes", self.park_bytes or 0),
+            ("--park-disk-bytes", self.park_disk_bytes),
+        ):
+            _check(value >= 0, name, value, "0 or more")
+        if self.park_dir is not None and self.park_bytes == 0:
+            rule = "left out with --park-bytes 0: files are written from memory"
+            raise _bad("--park-dir", self.park_dir, rule)
+        if self.park_disk_bytes and self.park_dir is None:
+            raise _bad("--park-disk-bytes", self.park_disk_bytes, "given with --park-dir")
         if self.expert_slots and self.expert_bytes:
             raise _bad(
                 "--expert-bytes", self.expert_bytes, "left out where --expert-slots is given"
@@ -67,7 +94,7 @@ class ComputeConfig:
     strategy: who computes experts that are not on the device; empty = the device's own default.
     """
 
-    device: str = "cpu"
+    device: str = "auto"
     strategy: str = ""
     compute: str = "bfloat16"
     kernels: str = "native"
@@ -90,7 +117,7 @@ class ComputeConfig:
 
     @property
     def chosen_strategy(self) -> str:
-        """The strategy in force."""
+        """The strategy in force, once the device is settled."""
         return self.strategy or ("cpu" if self.device == "cpu" else "auto")
 
 
@@ -147,10 +174,20 @@ class EngineConfig:
         _check(1 <= self.step_tokens <= 8192, "--step-tokens", self.step_tokens, "1 to 8192")
         _check(self.max_waiting >= 1, "--max-waiting", self.max_waiting, "1 or more")
         _check(0 < self.prefill_share <= 1, "--prefill-share", self.prefill_share, "in (0, 1]")
+        if self.memory.park_dir is not None and not self.prefix_cache:
+            rule = "left out with --no-prefix-cache: nothing is kept that could be parked"
+            raise _bad("--park-dir", self.memory.park_dir, rule)
         slots = self.memory.expert_slots or self.memory.expert_bytes
         if slots and self.compute.chosen_strategy == "cpu":
             rule = "left out: under the strategy cpu every expert is computed where it lies"
             raise _bad("--expert-slots", slots, rule)
+
+
+def kernel_folder() -> Path:
+    """Where compiled GPU kernels are kept: below FT_HOME, else where the manager keeps its own."""
+    home = os.environ.get("FT_HOME", "")
+    folder = Path(home or platformdirs.user_data_dir("ft", appauthor=False))
+    return folder.expanduser().absolute() / "cache" / "kernels"
 
 
 def fault_plan() -> str:
@@ -190,6 +227,10 @@ def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, Serve
             device_bytes=given.device_bytes,
             tier=given.tier,
             checkpoint_bytes=given.checkpoint_bytes,
+            kv_format=given.kv_format,
+            park_bytes=given.park_bytes,
+            park_dir=given.park_dir,
+            park_disk_bytes=given.park_disk_bytes,
         ),
     )
     server = ServerConfig(
@@ -205,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--address", required=True, help="unix:PATH or tcp:127.0.0.1:0")
     add("--context", type=int, default=0, help="tokens per sequence; 0 = as trained")
     add("--parallel", type=int, default=1, help="sequences computed together")
-    add("--device", default="cpu", help="one of " + ", ".join(DEVICES))
+    add("--device", default="auto", help="one of " + ", ".join(DEVICES))
     add("--compute", default="bfloat16", help="one of " + ", ".join(COMPUTE))
     add("--kernels", default="native", help="one of " + ", ".join(KERNELS))
     add("--threads", type=int, default=0, help="worker threads; 0 = one per usable core")
@@ -214,15 +255,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--token-file", type=Path, default=None, help="file with the bearer token")
     add("--adopt", action="store_true", help="wait 30 s for a new manager instead of 5 s")
     add("--kv-bytes", type=int, default=0, help="memory for KV pages; 0 = context * parallel")
+    add("--kv-format", default="auto", help="of keys and values: " + ", ".join(KV_FORMATS))
     add("--strategy", default="", help="who computes misses: " + ", ".join(STRATEGIES))
     add("--expert-slots", type=int, default=0, help="experts kept on the device; 0 = what fits")
     add("--expert-bytes", type=int, default=0, help="the same in bytes")
-    add("--device-bytes", type=int, default=0, help="memory of the emulated device; 0 = automatic")
+    add("--device-bytes", type=int, default=0, help="most device memory to take; 0 = automatic")
     add("--tier", default="auto", help="host experts in memory or on disk: " + ", ".join(TIERS))
     add("--step-tokens", type=int, default=512, help="most tokens of one step")
     add("--max-waiting", type=int, default=512, help="requests that may wait")
     add("--no-prefix-cache", action="store_true", help="compute every prompt from its beginning")
     add("--checkpoint-bytes", type=int, default=0, help="for kept states; 0 = automatic")
+    add("--park-bytes", type=int, default=None, help="memory for parked conversations; 0 = none")
+    add("--park-dir", type=Path, default=None, help="folder for parked conversations")
+    add("--park-disk-bytes", type=int, default=0, help=f"of that folder; 0 = {PARK_DISK_BYTES}")
     add(
         "--prefill-share", type=float, default=PREFILL_SHARE, help="time for prompts beside streams"
     )

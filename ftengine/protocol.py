@@ -274,6 +274,8 @@ class CacheStats:
 
     enabled: prefixes are reused. Units: pages of 16 tokens; checkpoints of recurrent states, used
     of all; tokens: looked_up in prompts, hit of them reused, recomputed though computed before.
+    parked: given up and kept in host memory, limit 0 = nothing is; parked_file: in files, limit 0 =
+    there are none; returned: tokens that came back from either.
     """
 
     enabled: bool
@@ -286,6 +288,11 @@ class CacheStats:
     recomputed_tokens: int = 0
     evicted_pages: int = 0
     evicted_checkpoints: int = 0
+    parked_bytes: int = 0
+    parked_limit_bytes: int = 0
+    parked_file_bytes: int = 0
+    parked_file_limit_bytes: int = 0
+    returned_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -326,7 +333,10 @@ class MemoryState:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """GET /info, once ready: what was loaded and what it may use. Units: bytes, tokens."""
+    """GET /info, once ready: what was loaded and what it may use. Units: bytes, tokens.
+
+    kv_format: how keys and values are kept, two names by a comma where layers differ.
+    """
 
     protocol: tuple[int, int]
     version: str
@@ -346,6 +356,7 @@ class EngineInfo:
     notes: tuple[str, ...] = ()
     experts: ExpertStats | None = None
     cache: CacheStats | None = None
+    kv_format: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ftengine.kernels.native_states import StateRows
+
 StateShapes = tuple[tuple[int, ...], ...]
 """The parts of one layer's state of one sequence."""
 
@@ -55,6 +57,7 @@ class StatePool:
         rows = allocate(4 * count * self._width).view(torch.float32)
         self._rows = rows.view(count, self._width)
         self._rows[:num_slots].zero_()
+        self._layer_rows: dict[int, StateRows] = {}
 
     @property
     def total_bytes(self) -> int:
@@ -71,6 +74,14 @@ class StatePool:
         row = self._rows[slot]
         return tuple(row[at:end].view(shape) for at, end, shape in self._places[layer])
 
+    def layer_rows(self, layer: int) -> StateRows:
+        """One layer's states of all slots, as kernels find them."""
+        found = self._layer_rows.get(layer)
+        if found is None:
+            found = StateRows(self.parts(layer, 0), self._width, self._rows.shape[0])
+            self._layer_rows[layer] = found
+        return found
+
     def keep(self, layer: int, slot: int, checkpoint: int) -> None:
         """Copy one layer's state of a slot to a checkpoint's, in the middle of a step."""
         parts = zip(self.parts(layer, slot), self.parts(layer, checkpoint), strict=True)
@@ -86,6 +97,10 @@ class StatePool:
         """Give one slot's state to another, for a branch of a conversation."""
         with torch.inference_mode():
             self._rows[target].copy_(self._rows[source])
+
+    def row(self, slot: int) -> torch.Tensor:
+        """The whole state of a slot, as a view. Shape: float32 [width]."""
+        return self._rows[slot]
 
     def save(self, slot: int, num_tokens: int) -> StateCheckpoint:
         """A copy of a slot's state, which has seen `num_tokens` tokens."""

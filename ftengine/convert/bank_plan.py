@@ -7,8 +7,8 @@ from collections import defaultdict
 from ftengine.convert.source import SourceTensor
 from ftengine.errors import LoadError
 from ftengine.loader.ftw import ALIGN_BYTES, FtwBank, FtwPart
-from ftengine.loader.stored import SCALE_FORMATS, VECTOR_LAYOUT
-from ftengine.models.weight_names import BIAS_PARTS, Place, WantedBank
+from ftengine.loader.stored import SCALE_FORMATS, VECTOR_LAYOUT, row_format
+from ftengine.models.weight_names import BIAS_PARTS, UP_ALONE, Place, WantedBank
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import QuantFormat
 
@@ -25,7 +25,7 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
         if tensor.role:
             continue
         _check_expert_shape(name, wanted, place, tensor)
-        if place.part in BIAS_PARTS and not wanted.bias:
+        if (place.part in BIAS_PARTS and not wanted.bias) or _strays(place.part, wanted):
             raise LoadError(f"{name}: the config has no place for {tensor.name}")
         every = range(wanted.num_experts)
         experts = (place.expert,) if place.expert >= 0 else every
@@ -34,7 +34,7 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
                 raise LoadError(f"{name}: {part} of an expert is given twice ({tensor.name})")
             covered[part].update(experts)
             formats[_format_group(part)].add(tensor.format)
-    for part in ("gate", "up", "down", *(BIAS_PARTS if wanted.bias else ())):
+    for part in (*wanted.matrices, *(BIAS_PARTS if wanted.bias else ())):
         missing = set(range(wanted.num_experts)) - covered[part]
         if missing:
             raise LoadError(f"{name}: {part} of expert {min(missing)} is missing")
@@ -44,9 +44,20 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
                 f"{name}: {part} mixes {', '.join(sorted(names))}; one format per layer is built",
                 code="unsupported_format",
             )
-    pair, down = (format_named(min(formats[part])) for part in ("gate_up", "down"))
+    first, down = (
+        format_named(row_format(min(formats[part]))) for part in (_first_part(wanted), "down")
+    )
     bias = format_named(min(formats[_BIAS])) if wanted.bias else None
-    return laid_out_bank(name, wanted, pair, down, bias)
+    return laid_out_bank(name, wanted, first, down, bias)
+
+
+def _first_part(wanted: WantedBank) -> str:
+    return "gate_up" if wanted.gated else UP_ALONE
+
+
+def _strays(part: str, wanted: WantedBank) -> bool:
+    """Whether this is a gate, or comes with one, where experts have none; or the other way."""
+    return part in ("gate", "up", "gate_up", UP_ALONE) and wanted.gated == (part == UP_ALONE)
 
 
 def _format_group(part: str) -> str:
@@ -62,21 +73,22 @@ def bank_part(part: str) -> str:
 def laid_out_bank(
     name: str,
     wanted: WantedBank,
-    pair: QuantFormat,
+    first: QuantFormat,
     down: QuantFormat,
     bias: QuantFormat | None = None,
 ) -> FtwBank:
-    """A bank of these formats, without its place.
+    """A bank of these formats, without its place. first: that of gate and up, or of up alone.
 
     Raises: LoadError for a width no panel has, and for biases whose format is not given.
     """
     if wanted.bias and bias is None:
         raise LoadError(f"{name}: experts with biases cannot be made anew yet")
     hidden, inter = wanted.hidden, wanted.inter
-    first = _part("gate_up", pair, 2 * inter, hidden, paired=True)
-    down_offset = -(-first.bytes // panel32.PART_ALIGN_BYTES) * panel32.PART_ALIGN_BYTES
+    rows = 2 * inter if wanted.gated else inter
+    beginning = _part(_first_part(wanted), first, rows, hidden, paired=wanted.gated)
+    down_offset = -(-beginning.bytes // panel32.PART_ALIGN_BYTES) * panel32.PART_ALIGN_BYTES
     second = _part("down", down, hidden, inter, paired=False, offset=down_offset)
-    parts = [first, second]
+    parts = [beginning, second]
     if bias is not None:
         for part, size in zip(BIAS_PARTS, (2 * inter, hidden), strict=True):
             parts.append(_vector(part, bias, size, parts[-1]))
@@ -117,6 +129,7 @@ def _check_expert_shape(name: str, wanted: WantedBank, place: Place, tensor: Sou
     shapes: dict[str, tuple[int, ...]] = {
         "gate": (wanted.inter, wanted.hidden),
         "up": (wanted.inter, wanted.hidden),
+        UP_ALONE: (wanted.inter, wanted.hidden),
         "gate_up": (2 * wanted.inter, wanted.hidden),
         "down": (wanted.hidden, wanted.inter),
         "gate_up_bias": (2 * wanted.inter,),

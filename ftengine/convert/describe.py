@@ -14,9 +14,11 @@ from typing import Any
 
 from ftengine.convert.bank_plan import ROWS_LAYOUT
 from ftengine.loader.ftw import FtwBank, FtwTensor
-from ftengine.loader.stored import SCALE_FORMATS
+from ftengine.loader.stored import SCALE_FORMATS, row_format
 from ftengine.models.families import family_named
 from ftengine.models.spec import ModelConfig
+from ftengine.models.weight_names import number_bytes
+from ftengine.models.widths import work_bytes
 from ftengine.quant import format_named, panel32
 
 _FILE_TYPES = {
@@ -46,6 +48,7 @@ _SHORT = {
     "fp8_tensor": "fp8",
     "mxfp4_gguf": "mxfp4",
     "nvfp4_div": "nvfp4",
+    "int4_group": "int4",
 }
 _KV_ITEM_BYTES = 2
 _DEQUANTIZED_BYTES = 2
@@ -92,6 +95,7 @@ def describe(facts: Facts) -> dict[str, Any]:
         "load_bytes": _load_bytes(facts),
         **_memory(facts, model),
         "kv_bytes_per_token": model.kv_bytes_per_token(_KV_ITEM_BYTES),
+        "kv_q8_0_bytes_per_token": model.kv_q8_0_bytes_per_token(_KV_ITEM_BYTES),
         "state_bytes_per_sequence": model.state_bytes_per_sequence,
         "notes": [
             *facts.notes,
@@ -107,6 +111,7 @@ def _memory(facts: Facts, model: ModelConfig) -> dict[str, int]:
     moe = model.moe_specs[:1]
     return {
         "dense_bytes": _dense_bytes(facts),
+        "work_bytes": work_bytes(model),
         "expert_bytes": _expert_bytes(facts),
         "expert_row_bytes": max(map(_expert_row_bytes, facts.banks), default=0),
         "num_layers": len(model.layers),
@@ -205,8 +210,10 @@ def _has_head(facts: Facts) -> bool:
 
 
 def _resident_bytes(item: FtwTensor) -> int:
+    if number_bytes(item.name):
+        return number_bytes(item.name) * math.prod(item.shape)
     if item.format in SCALE_FORMATS:
-        return panel32.packed_bytes(item.format, item.shape[0], item.shape[1])
+        return panel32.packed_bytes(row_format(item.format), item.shape[0], item.shape[1])
     plain = panel32.supports(format_named(item.format))
     return item.bytes if plain else math.prod(item.shape) * _DEQUANTIZED_BYTES
 
@@ -214,7 +221,7 @@ def _resident_bytes(item: FtwTensor) -> int:
 def _reference_notes(facts: Facts) -> list[str]:
     parts = [part for bank in facts.banks for part in bank.parts if part.layout == ROWS_LAYOUT]
     names = {part.format for part in parts}
-    names |= {t.format for t in _weights(facts) if not panel32.supports(t.format)}
+    names |= {t.format for t in _weights(facts) if not panel32.supports(row_format(t.format))}
     if not names:
         return []
     shown = ", ".join(sorted(names))

@@ -10,6 +10,7 @@ from ftengine.convert.convert import run_job
 from ftengine.convert.plan import plan_job
 from ftengine.convert.pooling import POOLING_FILE
 from ftengine.convert.protocol import Derive, Have, Job, SourceFile
+from ftengine.convert.tiktoken import RANKS_FILE
 from ftengine.errors import RequestError
 
 _NAMES = (
@@ -22,6 +23,7 @@ _NAMES = (
     "chat_template.json",
     "model.safetensors.index.json",
     "hf_quant_config.json",
+    RANKS_FILE,
 )
 
 

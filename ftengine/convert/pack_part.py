@@ -7,6 +7,7 @@ import numpy as np
 from ftengine.convert.bank_plan import ROWS_LAYOUT
 from ftengine.convert.pieces import Piece
 from ftengine.convert.source import FACTOR, SCALES
+from ftengine.errors import LoadError
 from ftengine.loader.ftw import FtwPart
 from ftengine.loader.joined import Scales, joined_rows
 from ftengine.loader.stored import SCALE_FORMATS
@@ -26,8 +27,8 @@ def packed_part(part: FtwPart, members: Members) -> Bytes:
     """
     if part.name in BIAS_PARTS:
         return _vector(part, members[0])
-    if part.name == "down":
-        rows = _rows(part, members, "down")
+    if part.name != "gate_up":
+        rows = _rows(part, members, part.name)
         return rows.reshape(-1) if _is_plain(part) else panel32.pack(part.format, rows)
     if members[0][0].part == "gate_up":
         both = _rows(part, members, "gate_up")
@@ -72,10 +73,17 @@ def _rows(part: FtwPart, members: Members, name: str) -> Bytes:
         item = format_named(part.format).block_bytes
         turned = codes.reshape(part.shape[1], part.shape[0], item).swapaxes(0, 1)
         return np.ascontiguousarray(turned).reshape(part.shape[0], -1)
-    if part.format not in SCALE_FORMATS:
+    if piece.format not in SCALE_FORMATS:
         return codes.reshape(-1, piece.row_bytes)
     count = part.shape[0] // 2 if name in ("gate", "up") else part.shape[0]
     scale, scale_data = found[SCALES]
     factor = found[FACTOR][1] if FACTOR in found else None
     shape = (count, part.shape[1])
-    return joined_rows(part.format, shape, codes, Scales(scale_data, scale.format), factor)
+    try:
+        return joined_rows(piece.format, shape, codes, Scales(scale_data, scale.format), factor)
+    except ValueError as error:
+        raise LoadError(
+            f"{piece.name}: {name} of expert {piece.expert} cannot be taken over exactly: {error}; "
+            "use another release",
+            code="unsupported_format",
+        ) from None

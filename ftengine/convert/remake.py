@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ftengine.convert.bank_plan import ROWS_LAYOUT, laid_out_bank
+from ftengine.convert.bank_plan import ROWS_LAYOUT, bank_part, laid_out_bank
 from ftengine.convert.convert import Progress, disk_full
 from ftengine.convert.finished import result_of
 from ftengine.convert.layout import Layout, assign
@@ -35,7 +35,7 @@ from ftengine.errors import LoadError, RequestError
 from ftengine.loader.ftw import INDEX_NAME, FtwBank, FtwModel, FtwPart, FtwTensor
 from ftengine.models.families import family_named
 from ftengine.models.families.base import Family
-from ftengine.models.weight_names import Matcher, WantedBank
+from ftengine.models.weight_names import UP_ALONE, Matcher, WantedBank
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import Bytes
 from ftman import files
@@ -160,14 +160,8 @@ class _Remaking:
             shapes[tensor.name, -1, ""] = tensor.shape
             formats[tensor.name, -1, ""] = tensor.format
         for bank in self.index.banks:
-            pair, down = bank.part("gate_up"), bank.part("down")
-            half = (pair.shape[0] // 2, pair.shape[1])
             for expert in range(bank.num_experts):
-                for part, shape, fmt in (
-                    ("gate", half, pair.format),
-                    ("up", half, pair.format),
-                    ("down", down.shape, down.format),
-                ):
+                for part, shape, fmt in _matrices(bank):
                     shapes[bank.name, expert, part] = shape
                     formats[bank.name, expert, part] = fmt
         check_shapes(self.adapter, shapes)
@@ -203,12 +197,13 @@ class _Remaking:
         return replace(old, format=fmt, bytes=size)
 
     def _new_bank(self, old: FtwBank) -> FtwBank:
-        pair, down = old.part("gate_up"), old.part("down")
+        first, down = old.first, old.part("down")
         has_bias = len(old.parts) > 2
-        wanted = WantedBank(old.num_experts, pair.shape[1], down.shape[1], has_bias)
+        gated = first.name != UP_ALONE
+        wanted = WantedBank(old.num_experts, first.shape[1], down.shape[1], has_bias, gated)
         formats = [
             writable(target_format(self.job.quantize, old.name, part.shape, part.format))
-            for part in (pair, down)
+            for part in (first, down)
         ]
         return laid_out_bank(old.name, wanted, formats[0], formats[1])
 
@@ -248,7 +243,7 @@ class _Remaking:
             made.append(self._made(rows, old.format, new.format, change, 0))
         if new.layout == ROWS_LAYOUT:
             return np.concatenate([rows.reshape(-1) for rows in made])
-        if new.name == "down":
+        if new.name != "gate_up":
             return panel32.pack(new.format, made[0])
         return panel32.pack_pair(new.format, made[0], made[1])
 
@@ -318,7 +313,7 @@ class _Remaking:
             place = matcher.match(item["name"])
             name = place.name if place else ""
             if place and place.part:
-                name += "/down" if place.part == "down" else "/gate_up"
+                name += "/" + bank_part(place.part)
             fmt = formats.get(name, item["type"])
             if fmt == item["type"]:
                 yield item
@@ -340,15 +335,25 @@ def _piece(new: FtwTensor, at: int, size: int, row_bytes: int) -> Piece:
     return Piece(0, 0, size, new.name, new.format, row_bytes, at=at)
 
 
+def _matrices(bank: FtwBank) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and format of every matrix of an expert; gate and up taken apart."""
+    first, down = bank.first, bank.part("down")
+    found = [("down", down.shape, down.format)]
+    if first.name == UP_ALONE:
+        return [(first.name, first.shape, first.format), *found]
+    half = (first.shape[0] // 2, first.shape[1])
+    return [("gate", half, first.format), ("up", half, first.format), *found]
+
+
 def _unpacked(part: FtwPart, packed: Bytes) -> dict[str, Bytes]:
     """The plain rows of a part's matrices."""
     rows, cols = part.shape
     if part.layout == ROWS_LAYOUT:
         plain = packed.reshape(rows, -1)
-        if part.name == "down":
-            return {"down": plain}
+        if part.name != "gate_up":
+            return {part.name: plain}
         return {"gate": plain[: rows // 2], "up": plain[rows // 2 :]}
-    if part.name == "down":
-        return {"down": panel32.unpack(part.format, packed, rows, cols)}
+    if part.name != "gate_up":
+        return {part.name: panel32.unpack(part.format, packed, rows, cols)}
     gate, up = panel32.unpack_pair(part.format, packed, rows // 2, cols)
     return {"gate": gate, "up": up}

@@ -10,6 +10,7 @@ from ftengine.convert.protocol import Job, SourceFile
 from ftengine.convert.quantised.companions import Listed, source_tensors
 from ftengine.convert.quantised.config import HF_QUANT_CONFIG, plan_of_config
 from ftengine.convert.source import Checkpoint, check_small, dump_json, parse_object
+from ftengine.convert.tiktoken import RANKS_FILE, tokenizer_of_ranks
 from ftengine.convert.window import KeptRanges
 from ftengine.errors import FormatError, LoadError
 from ftengine.loader import safetensors_header
@@ -123,6 +124,10 @@ def _small_files(folder: Folder) -> tuple[dict[str, bytes], tuple[str, ...]]:
         small["tokenizer_config.json"] = dump_json(settings)
     if template:
         small["chat_template.jinja"] = template
+    ranks = folder.bytes_of(RANKS_FILE)
+    if "tokenizer.json" not in small and ranks is not None:
+        small["tokenizer.json"] = tokenizer_of_ranks(ranks, settings)
+        return small, (f"tokenizer.json was made from {RANKS_FILE}",)
     if "tokenizer.json" in small:
         return small, ()
     return small, ("the checkpoint has no tokenizer.json: it serves token ids only",)

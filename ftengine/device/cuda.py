@@ -1,6 +1,7 @@
 """A real GPU behind the Device interface: memory, a compute stream and a copy stream of its driver.
 
-Works on CUDA and HIP alike. Kernels and torch must use `compute` as their stream. Memory is taken
+Works on CUDA and HIP alike. Kernels and torch must use `compute` as their stream; `copies` is for
+those who order copies themselves, event by event. Memory is taken
 from the driver in exact sizes, not from torch's pool, so what is released is free for others.
 """
 
@@ -45,7 +46,7 @@ class GpuDevice:
         self.total_bytes = driver.info.total_bytes
         self.driver = driver
         self.compute = Stream(driver)
-        self._copies = Stream(driver)
+        self.copies = Stream(driver)
         self._computed = stream.Event(driver)
         self._wrap = wrap
         self._held: dict[int, int] = {}
@@ -84,13 +85,13 @@ class GpuDevice:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Enqueue a copy; from pinned memory it runs beside compute."""
         self.compute.record(self._computed)
-        self._copies.wait(self._computed)
-        self._copies.copy_in(target.data_ptr(), source.data_ptr(), source.numel())
+        self.copies.wait(self._computed)
+        self.copies.copy_in(target.data_ptr(), source.data_ptr(), source.numel())
 
     def record(self) -> base.Event:
         """A point behind all copies enqueued so far."""
         event = self._idle.pop() if self._idle else stream.Event(self.driver)
-        self._copies.record(event)
+        self.copies.record(event)
         return GpuEvent(event, self._idle)
 
     def wait(self, event: base.Event) -> None:
@@ -109,7 +110,7 @@ class GpuDevice:
 
     def synchronize(self) -> None:
         """Wait on the host until both streams are empty."""
-        self._copies.synchronize()
+        self.copies.synchronize()
         self.compute.synchronize()
 
     def close(self) -> None:
@@ -124,7 +125,7 @@ class GpuDevice:
         for event in (self._computed, *self._idle):
             event.close()
         self.compute.close()
-        self._copies.close()
+        self.copies.close()
         self.driver.close()
 
     def _check(self, num_bytes: int) -> None:

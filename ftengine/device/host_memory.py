@@ -5,9 +5,10 @@ Both kinds of control groups (version 1 and 2) are asked, from the process's own
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ftengine.device.control_groups import CGROUPS, PROC, own_groups
 
 _NO_LIMIT_BYTES = 1 << 60
 """Version 1 says "no limit" with a number near 2^63."""
@@ -36,13 +37,11 @@ _VERSION_2 = _Names(
 )
 
 
-def available_bytes(
-    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
-) -> int | None:
+def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
     """Memory this process may still take. None where the system does not say."""
     found = [_meminfo_bytes(proc / "meminfo")]
-    for folder, names in _own_groups(proc / "self" / "cgroup", cgroups):
-        found.append(_group_bytes(folder, names))
+    for folder, version in own_groups("memory", proc, cgroups):
+        found.append(_group_bytes(folder, _VERSION_2 if version == 2 else _VERSION_1))
     known = [value for value in found if value is not None]
     return min(known) if known else None
 
@@ -56,28 +55,6 @@ def _meminfo_bytes(path: Path) -> int | None:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _own_groups(listing: Path, cgroups: Path) -> Iterator[tuple[Path, _Names]]:
-    """The memory groups this process is in, innermost first.
-
-    In a container the listed path may not exist; then the mounted root is the process's own group.
-    """
-    try:
-        lines = listing.read_text("utf-8").splitlines()
-    except OSError:
-        lines = ["0::/"]
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            roots, names = [cgroups, cgroups / "unified"], _VERSION_2
-        elif "memory" in controllers.split(","):
-            roots, names = [cgroups / "memory"], _VERSION_1
-        else:
-            continue
-        inside = Path(path.lstrip("/"))
-        for root in roots:
-            yield from ((root / part, names) for part in (inside, *inside.parents))
 
 
 def _group_bytes(folder: Path, names: _Names) -> int | None:

@@ -6,7 +6,6 @@ How much memory is free: host_memory.py. Arenas and streams of accelerators: bas
 from __future__ import annotations
 
 import mmap
-import os
 
 import torch
 
@@ -53,10 +52,3 @@ def page_aligned(num_bytes: int) -> torch.Tensor:
     tensor = torch.frombuffer(memory, dtype=torch.uint8)
     start = -tensor.data_ptr() % HUGE_PAGE_BYTES if huge else 0
     return tensor[start : start + num_bytes]
-
-
-def usable_cpus() -> int:
-    """Number of CPUs this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -20,7 +20,10 @@ from ftengine.quant.base import Bytes
 
 @dataclass(frozen=True)
 class BankShape:
-    """Sizes of every expert of a bank. gate and up are [inter, hidden], down [hidden, inter]."""
+    """Sizes of every expert of a bank. gate and up are [inter, hidden], down [hidden, inter].
+
+    Whether there is a gate stands in the activation.
+    """
 
     num_experts: int
     hidden: int
@@ -39,7 +42,10 @@ class BankFormats:
 
 @dataclass(frozen=True)
 class PackedExpert:
-    """One expert ready for the kernels. Shape: uint8, panel32 (gate_up in pair form)."""
+    """One expert ready for the kernels. Shape: uint8, panel32 (gate_up in pair form).
+
+    gate_up is up alone, in plain form, where there is no gate.
+    """
 
     gate_up: Bytes
     fmt_gate_up: str
@@ -53,9 +59,9 @@ def pack_gate_up(gate: Rows, up: Rows, wide: str) -> tuple[Bytes, str]:
     return panel32.pack_pair(first.fmt, first.data, second.data), first.fmt
 
 
-def pack_down(down: Rows, wide: str) -> tuple[Bytes, str]:
-    """The plain form of down."""
-    rows = widen(down, wide)
+def pack_plain(matrix: Rows, wide: str) -> tuple[Bytes, str]:
+    """The plain form, of down, and of up where there is no gate."""
+    rows = widen(matrix, wide)
     return panel32.pack(rows.fmt, rows.data), rows.fmt
 
 
@@ -86,7 +92,11 @@ class BankBuilder:
     def _make(self, packed: PackedExpert) -> ExpertBank:
         shape = self._shape
         layout = panel32.expert_layout(
-            packed.fmt_gate_up, packed.fmt_down, shape.hidden, shape.inter
+            packed.fmt_gate_up,
+            packed.fmt_down,
+            shape.hidden,
+            shape.inter,
+            gated=shape.activation.gated,
         )
         data = self._take(shape.num_experts * layout.row_bytes)
         rows = data.view(shape.num_experts, layout.row_bytes)
@@ -111,6 +121,7 @@ def bank_in_place(
         alpha=activation.alpha,
         limit=activation.limit,
         fmt_bias=formats.bias,
+        gated=activation.gated,
     )
 
 

@@ -31,6 +31,12 @@ class CpuExperts:
         """
         self.kernels.expert_ffn(x, expert_ids, weights, self.bank, out=out, accumulate=True)
 
+    def compute(
+        self, x: torch.Tensor, expert_ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """The sum by itself, where a kernel set keeps it until the next call. Shape: as add_to."""
+        return self.kernels.expert_ffn(x, expert_ids, weights, self.bank)
+
 
 @dataclass(frozen=True)
 class CountedCpuExperts:

@@ -84,7 +84,7 @@ class Executor:
         stream = self._parts.stream
         if layer == 0:
             stream.end()
-            self._way = self._parts.ways.way(routed)
+            self._way = self._parts.ways.way(*routed.expert_ids.shape)
             if self._way == STREAM:
                 stream.begin(self._parts.ways.buffer_experts)
         shared = SharedWork(self._parts.kernel, routed)

@@ -38,11 +38,13 @@ class StoreSettings:
     """strategy: one of planner.STRATEGIES. rates: what the planner starts from.
 
     machine: the simulated one whose seconds teach the planner; None = the wall clock's do.
+    experts_per_token: most experts that a token takes in a layer; a real GPU's buffers need it.
     """
 
     strategy: str
     rates: Rates
     machine: Machine | None = None
+    experts_per_token: int = 0
 
 
 class DeviceStore:

@@ -84,6 +84,11 @@ class SlotPool:
         self._device.release(old)
         return True
 
+    def release(self) -> None:
+        """Give the memory back; may be called twice. Nothing may use it any more."""
+        self._device.release(self._memory)
+        self._take(torch.empty(0, dtype=torch.uint8), 0)
+
     def _rebuild_empty(self, num_slots: int, new_bytes: int) -> bool:
         log.info("expert slots: no room for old and new pool together; starting empty")
         old_slots = self.num_slots

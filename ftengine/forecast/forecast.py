@@ -107,7 +107,7 @@ def forecast(shape: ModelShape, machine: Machine, question: Question | None = No
     token_s = shape.read_bytes / (dense_rate * UTILISATION) + shape.num_layers * LAYER_S
     token_s += shape.num_moe_layers * layer_s
     slots_bytes = plan.expert_slots * shape.expert_row_bytes
-    used = shape.dense_bytes + plan.kv_bytes + plan.state_bytes + slots_bytes
+    used = shape.dense_bytes + shape.work_bytes + plan.kv_bytes + plan.state_bytes + slots_bytes
     in_ram = shape.expert_bytes if tier == "ram" else 0
     return Forecast(
         model=shape.name,
@@ -132,7 +132,7 @@ def forecast(shape: ModelShape, machine: Machine, question: Question | None = No
 def _memory(shape: ModelShape, machine: Machine, question: Question) -> MemoryPlan:
     reserve = Hysteresis().reserve_bytes
     needs = MemoryNeeds(
-        fixed_bytes=shape.dense_bytes + reserve,
+        fixed_bytes=shape.dense_bytes + shape.work_bytes + reserve,
         kv_bytes_per_token=shape.kv_bytes_per_token,
         context_tokens=question.context_tokens,
         state_bytes=shape.state_bytes,
@@ -146,7 +146,7 @@ def _memory(shape: ModelShape, machine: Machine, question: Question) -> MemoryPl
 def _tier(shape: ModelShape, machine: Machine, plan: MemoryPlan) -> str:
     room = machine.ram_bytes * _RAM_SHARE
     if not machine.vram_bytes:
-        room -= shape.dense_bytes + plan.kv_bytes + plan.state_bytes
+        room -= shape.dense_bytes + shape.work_bytes + plan.kv_bytes + plan.state_bytes
     return "ram" if shape.expert_bytes <= room else "disk"
 
 

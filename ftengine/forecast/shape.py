@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ftengine.errors import FormatError, LoadError
-from ftengine.loader.ftw import INDEX_NAME, FtwIndex, parse_index
+from ftengine.loader.ftw import INDEX_NAME, FtwIndex, FtwTensor, parse_index
 from ftengine.models.families import family_named
 from ftengine.models.spec import ModelConfig
+from ftengine.models.weight_names import number_bytes
+from ftengine.models.widths import work_bytes
 
 _KV_ITEM_BYTES = 2
 _LIMIT_BYTES = 64 << 20
@@ -24,6 +26,7 @@ class ModelShape:
     dense_bytes: everything but routed experts; dense_read_bytes: the part of it one decode step
     reads (no embedding table beside a separate head). dense_params counts their elements.
     state_bytes: recurrent states and their checkpoints. disk_bytes 0 = dense and experts together.
+    work_bytes: buffers of a step, on whatever computes.
     """
 
     name: str
@@ -40,6 +43,7 @@ class ModelShape:
     state_bytes: int = 0
     context_tokens: int = 0
     disk_bytes: int = 0
+    work_bytes: int = 0
 
     @property
     def num_experts_total(self) -> int:
@@ -114,7 +118,7 @@ def _of_plan(plan: Mapping[str, Any], where: str) -> dict[str, Any]:
     banks = (plan.get("expert_bytes") or 0) // (rows * experts) if rows and experts else 0
     keys = (
         *("num_layers", "dense_bytes", "kv_bytes_per_token", "disk_bytes"),
-        *("dense_read_bytes", "dense_params", "expert_params"),
+        *("dense_read_bytes", "dense_params", "expert_params", "work_bytes"),
     )
     value = {key: plan[key] for key in keys if key in plan}
     return value | {
@@ -129,7 +133,7 @@ def _of_plan(plan: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _shape(name: str, index: FtwIndex, config: ModelConfig) -> ModelShape:
-    dense = sum(item.bytes for item in index.tensors)
+    dense = sum(_kept_bytes(item) for item in index.tensors)
     embed, head = index.tensor("embed"), index.tensor("head")
     unread = embed.bytes if embed is not None and head is not None else 0
     elements = sum(_elements(t.shape) for t in index.tensors if not (unread and t is embed))
@@ -150,7 +154,12 @@ def _shape(name: str, index: FtwIndex, config: ModelConfig) -> ModelShape:
         state_bytes=config.state_bytes_per_sequence,
         context_tokens=config.context_tokens,
         disk_bytes=sum(shard.bytes for shard in index.shards),
+        work_bytes=work_bytes(config),
     )
+
+
+def _kept_bytes(item: FtwTensor) -> int:
+    return number_bytes(item.name) * _elements(item.shape) or item.bytes
 
 
 def _elements(shape: tuple[int, ...]) -> int:

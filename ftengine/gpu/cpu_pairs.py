@@ -1,6 +1,7 @@
 """The CPU's share of a device's MoE layer as a hand-off task: buffers and arguments in C's layout.
 
-The computing is native/src/cpu_pairs.cpp; when it happens is hand_off.py's business.
+The computing is native/src/cpu_pairs.cpp, or pair_callback.py for experts that no fused kernel
+knows; when it happens is hand_off.py's business.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ftengine.errors import EngineError
 from ftengine.gpu.driver import Driver
 from ftengine.gpu.hand_off import Task
 from ftengine.gpu.memory import LINE_BYTES, PinnedBlock
+from ftengine.gpu.pair_callback import ExpertKernel, PairCallback, PairPlaces
 from ftengine.kernels import abi
 from ftengine.kernels.operands import ACTIVATIONS, ExpertBank
 
@@ -54,10 +56,14 @@ class CpuPairs:
     """Pinned buffers that every layer of a step uses in turn, and tasks over them.
 
     Shape: x f32 [tokens, hidden]; ids and rows i32 [pairs]; parts f32 [pairs, hidden].
+    kernel: for experts that no fused kernel knows.
     """
 
-    def __init__(self, driver: Driver, library: Any, sizes: PairSizes) -> None:
+    def __init__(
+        self, driver: Driver, library: Any, sizes: PairSizes, kernel: ExpertKernel | None = None
+    ) -> None:
         self.sizes = sizes
+        self._kernel = kernel
         self._library = library
         row_bytes, pairs = 4 * sizes.hidden, sizes.pairs
         wanted = (sizes.tokens * row_bytes, 4 * pairs, 4 * pairs, pairs * row_bytes)
@@ -69,32 +75,42 @@ class CpuPairs:
         self._keep: list[Any] = []
 
     def tasks(self, banks: Sequence[ExpertBank], tokens: int) -> list[Task]:
-        """One task per layer for steps of so many tokens. Raises: EngineError on biased experts."""
-        for bank in banks:
-            if bank.fmt_bias:
-                raise EngineError(
-                    "experts with bias vectors have no CPU branch inside a captured step yet; "
-                    "use the strategy fetch or resident",
-                    code="bad_operand",
-                )
-        self._grow(banks)
-        function = ctypes.cast(self._library.ft_cpu_pairs, ctypes.c_void_p).value or 0
-        return [
-            Task(f"layer {idx}", function, self._arguments(bank, tokens))
-            for idx, bank in enumerate(banks)
-        ]
+        """One task per layer for steps of so many tokens.
+
+        Raises: EngineError for experts that only `kernel` could compute, where there is none.
+        """
+        self._grow([bank for bank in banks if not bank.in_products])
+        return [self._task(f"layer {idx}", bank, tokens) for idx, bank in enumerate(banks)]
 
     def close(self) -> None:
         """Give the pinned memory back; may be called twice. Not while a step runs."""
         self._block.close()
+
+    def _task(self, name: str, bank: ExpertBank, tokens: int) -> Task:
+        if not bank.in_products:
+            function = ctypes.cast(self._library.ft_cpu_pairs, ctypes.c_void_p).value or 0
+            return Task(name, function, self._arguments(bank, tokens))
+        if self._kernel is None:
+            raise EngineError(
+                "experts with biases, clamps or without gates need the CPU's kernels for the CPU "
+                "branch; use the strategy fetch or resident",
+                code="bad_operand",
+            )
+        places = PairPlaces(self.x, self.ids, self.rows, self.parts)
+        task = PairCallback(self._kernel, bank, places, tokens, self.sizes.places)
+        self._keep.append(task)
+        return Task(name, ctypes.cast(task.function, ctypes.c_void_p).value or 0, self.x)
 
     def _grow(self, banks: Sequence[ExpertBank]) -> None:
         """Scratch for the largest call; only ever made once, before tasks point to it."""
         self._library.ft_expert_ffn_scratch.argtypes = (ctypes.c_char_p,)
         self._library.ft_expert_ffn_scratch.restype = ctypes.c_int64
         need = max(
-            int(self._library.ft_expert_ffn_scratch(self._ffn(bank, self.sizes.pairs)))
-            for bank in banks
+            (
+                int(self._library.ft_expert_ffn_scratch(self._ffn(bank, self.sizes.pairs)))
+                for bank in banks
+            ),
+            default=0,
         )
         if self._scratch.numel() < need + LINE_BYTES:
             assert not self._keep, "tasks point to the old scratch"

@@ -37,6 +37,71 @@ class Watch:
     clock: Clock = SYSTEM
 
 
+class Watchdog:
+    """Waits for the end of what a stream was given; one that does not come is a typed error."""
+
+    def __init__(
+        self, stream: Stream, hand_off: HandOff | None = None, watch: Watch | None = None
+    ) -> None:
+        self._stream = stream
+        self.hand_off = hand_off
+        self._watch = Watch() if watch is None else watch
+        self._ended = Event(stream.driver)
+        self._stuck: EngineError | None = None
+
+    def check(self) -> None:
+        """Raises: EngineError("gpu_stuck") again, once there was one."""
+        if self._stuck is not None:
+            raise self._stuck
+
+    def finish(self) -> None:
+        """Wait until everything enqueued so far has ended.
+
+        Raises: EngineError("gpu_stuck") when it does not end in time: the results are void, and
+        every later call raises the same; the engine must be started again.
+        """
+        self.check()
+        self._stream.record(self._ended)
+        if not self._ends_within(self._watch.limit_s):
+            self._stuck = self._give_up()
+            raise self._stuck
+        if self.hand_off is not None:
+            self.hand_off.check()
+
+    def close(self) -> None:
+        """Give the event back; may be called twice."""
+        self._ended.close()
+
+    def _ends_within(self, seconds: float, each_time: Callable[[], None] | None = None) -> bool:
+        clock = self._watch.clock
+        limit_s = clock.monotonic() + seconds
+        while not self._ended.passed:
+            if clock.monotonic() > limit_s:
+                return False
+            if each_time is not None:
+                each_time()
+            pause(self._watch.poll_s)
+        return True
+
+    def _give_up(self) -> EngineError:
+        """Say where the step stands, and free the device from it if that can be done."""
+        hand_off = self.hand_off
+        where = "" if hand_off is None else hand_off.waiting()
+        freed = False
+        if hand_off is not None and hand_off.by_memory:
+            freed = self._ends_within(self._watch.grace_s, hand_off.release)
+        error = EngineError(
+            f"a step on the GPU did not end within {self._watch.limit_s:g} s"
+            + (f"; it waits for the CPU branch {where}" if where else "")
+            + ("" if freed else "; the GPU is still busy with it")
+            + "; load the model again",
+            code="gpu_stuck",
+            retryable=True,
+        )
+        log.error("%s", error.message)
+        return error
+
+
 class StepGraphs:
     """One graph per batch size. A step with fewer sequences uses the next larger one."""
 
@@ -53,11 +118,8 @@ class StepGraphs:
         self._stream = stream
         self._enqueue = enqueue
         self.batch_sizes = batch_sizes
-        self._hand_off = hand_off
-        self._watch = Watch() if watch is None else watch
         self._graphs: dict[int, Graph] = {}
-        self._ended = Event(stream.driver)
-        self._stuck: EngineError | None = None
+        self._watchdog = Watchdog(stream, hand_off, watch)
 
     def capture(self) -> None:
         """Make every graph anew: after the buffers they name have changed, and at the start.
@@ -91,54 +153,15 @@ class StepGraphs:
         )
 
     def run(self, num_sequences: int) -> None:
-        """Launch a step and wait for its end.
-
-        Raises: EngineError("gpu_stuck") when it does not end in time: the results are void, and
-        every later call raises the same; the engine must be started again.
-        """
-        if self._stuck is not None:
-            raise self._stuck
+        """Launch a step and wait for its end. Raises: as Watchdog.finish."""
+        self._watchdog.check()
         self._graphs[self.size_for(num_sequences)].launch(self._stream)
-        self._stream.record(self._ended)
-        if not self._ends_within(self._watch.limit_s):
-            self._stuck = self._give_up()
-            raise self._stuck
-        if self._hand_off is not None:
-            self._hand_off.check()
+        self._watchdog.finish()
 
     def close(self) -> None:
         """Give everything back; may be called twice."""
         self.drop()
-        self._ended.close()
+        self._watchdog.close()
 
     def _capture(self, size: int) -> Graph:
         return capture(self._stream, lambda: self._enqueue(size))
-
-    def _ends_within(self, seconds: float, each_time: Callable[[], None] | None = None) -> bool:
-        clock = self._watch.clock
-        limit_s = clock.monotonic() + seconds
-        while not self._ended.passed:
-            if clock.monotonic() > limit_s:
-                return False
-            if each_time is not None:
-                each_time()
-            pause(self._watch.poll_s)
-        return True
-
-    def _give_up(self) -> EngineError:
-        """Say where the step stands, and free the device from it if that can be done."""
-        hand_off = self._hand_off
-        where = "" if hand_off is None else hand_off.waiting()
-        freed = False
-        if hand_off is not None and hand_off.by_memory:
-            freed = self._ends_within(self._watch.grace_s, hand_off.release)
-        error = EngineError(
-            f"a step on the GPU did not end within {self._watch.limit_s:g} s"
-            + (f"; it waits for the CPU branch {where}" if where else "")
-            + ("" if freed else "; the GPU is still busy with it")
-            + "; load the model again",
-            code="gpu_stuck",
-            retryable=True,
-        )
-        log.error("%s", error.message)
-        return error

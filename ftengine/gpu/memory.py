@@ -29,6 +29,7 @@ class PinnedBlock:
 
     def __init__(self, driver: Driver, num_bytes: int) -> None:
         self._driver = driver
+        num_bytes = -(-num_bytes // LINE_BYTES) * LINE_BYTES
         self._address = driver.allocate_host(num_bytes)
         ctypes.memset(self._address, 0, num_bytes)
         self._num_bytes = num_bytes

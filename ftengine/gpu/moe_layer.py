@@ -3,14 +3,14 @@
 Everything that changes is data on the device, so the same launches serve every step and can be
 captured. The kernels are kernels/triton's; what they decide is specified in experts/policy.
 
-    main: admission -+- copy fills - gate_up - down -+- merge
-                     |                               |
-    side:            +- x, ids, rows out - CPU - parts in
+    main: admission -+- copy fills - gate_up - down - shared experts -+- merge
+                     |                                                |
+    side:            +------- x, ids, rows out - CPU - parts in ------+
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,12 +32,40 @@ Allocate = Callable[[int], torch.Tensor]
 class DeviceLayer:
     """One layer. host: its experts, pinned, as kernels see them; slots: the pool in its formats.
 
-    bank: the same experts for the CPU branch.
+    bank: the same experts for the CPU branch. host_address: where kernels see host, if elsewhere.
     """
 
     bank: ExpertBank
     host: torch.Tensor
     slots: ExpertBank
+    host_address: int | None = None
+
+
+@dataclass(frozen=True)
+class Routing:
+    """One layer's work. Shape: x, out float32 [n, hidden]; ids int32, weights float32 [n, k].
+
+    All contiguous. accumulate: the sum is added to out. beside: enqueues what may run on the main
+    stream while the CPU computes.
+    """
+
+    x: torch.Tensor
+    ids: torch.Tensor
+    weights: torch.Tensor
+    out: torch.Tensor
+    accumulate: bool = False
+    beside: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Timed events around a layer's branches, and where its counts go (pinned, int32 [4])."""
+
+    fills_begin: Event
+    fills_end: Event
+    cpu_begin: Event
+    cpu_end: Event
+    found: int
 
 
 @dataclass(frozen=True)
@@ -109,58 +137,98 @@ class MoeStep:
 
     def prepare(self, tokens: int) -> None:
         """Compile and load what steps of so many tokens launch, and make their buffers."""
+        self.prepare_size(tokens)
+        for layer in range(len(self._layers)):
+            for accumulate in (False, True):
+                for call in self._calls(layer, self._own(tokens, accumulate)):
+                    self._launcher.load(call.build)
+
+    def prepare_size(self, tokens: int) -> None:
+        """Only the buffers; builds are loaded when they are launched, which no capture allows."""
         if tokens not in self._results:
             self._results[tokens] = self._buffers.result(tokens)
-        for layer in range(len(self._layers)):
-            for call in self._calls(layer, tokens):
-                self._launcher.load(call.build)
 
     def enqueue(self, layer: int, tokens: int, size_idx: int = 0) -> None:
         """out = the weighted sum of the routed experts, for x, ids and weights in the buffers."""
-        admission, *experts, merge = self._calls(layer, tokens)
+        task = size_idx * len(self._layers) + layer
+        self.enqueue_routed(layer, self._own(tokens, False), task)
+
+    def enqueue_routed(
+        self, layer: int, work: Routing, task: int, marks: Marks | None = None
+    ) -> None:
+        """The same for tensors of the caller's. task: the CPU branch's, for so many tokens."""
+        admission, fills, gate_up, down, merge = self._calls(layer, work)
         self._launch(admission)
         if self._cpu is not None:
-            self._branch(self._cpu, size_idx * len(self._layers) + layer, tokens)
-        for call in experts:
-            self._launch(call)
+            self._branch(self._cpu, task, work, marks)
+        self._mark(None if marks is None else marks.fills_begin)
+        self._launch(fills)
+        self._mark(None if marks is None else marks.fills_end)
+        self._launch(gate_up)
+        self._launch(down)
+        if work.beside is not None:
+            work.beside()
         if self._cpu is not None:
             self._stream.wait(self._joined)
         self._launch(merge)
+        if marks is not None:
+            found = self._results[work.ids.shape[0]].found
+            self._stream.copy_out(marks.found, found.data_ptr(), 4 * found.numel())
 
     def close(self) -> None:
         """Give the events back."""
         self._forked.close()
         self._joined.close()
 
-    def _calls(self, layer: int, tokens: int) -> Iterator[KernelCall]:
-        """Admission, fills, gate_up, down, merge."""
-        item, buffers, result = self._layers[layer], self._buffers, self._results[tokens]
-        x, ids = buffers.x[:tokens], buffers.ids[:tokens]
-        rows, pairs = result.rows, ids.numel()
-        yield expert_calls.admission(self._tables, result, layer, ids, item.bank.row_bytes)
-        yield expert_calls.copy_rows(item.host, item.slots.data, result.fills, result.found)
-        yield expert_calls.gate_up(x, rows, item.slots, buffers.inner[:pairs])
-        yield expert_calls.down(buffers.inner[:pairs], rows, item.slots, buffers.parts[:pairs])
-        yield expert_calls.merge(
-            buffers.parts[:pairs],
-            buffers.cpu_parts[:pairs],
-            rows,
-            buffers.weights[:tokens],
-            buffers.out[:tokens],
-            accumulate=False,
+    def _own(self, tokens: int, accumulate: bool) -> Routing:
+        """The buffers' first rows."""
+        mine = self._buffers
+        return Routing(
+            mine.x[:tokens],
+            mine.ids[:tokens],
+            mine.weights[:tokens],
+            mine.out[:tokens],
+            accumulate,
         )
 
-    def _branch(self, cpu: CpuSide, task: int, tokens: int) -> None:
-        side, buffers, hosts = cpu.stream, self._buffers, cpu.pairs
-        pairs, row_bytes = tokens * buffers.sizes.places, 4 * buffers.sizes.hidden
+    def _calls(self, layer: int, work: Routing) -> tuple[KernelCall, ...]:
+        """Admission, fills, gate_up, down, merge."""
+        item, buffers = self._layers[layer], self._buffers
+        result = self._results[work.ids.shape[0]]
+        rows, pairs, slots = result.rows, work.ids.numel(), item.slots
+        inner = buffers.inner.view(-1)[: pairs * slots.inter].view(pairs, slots.inter)
+        parts = buffers.parts[:pairs]
+        return (
+            expert_calls.admission(self._tables, result, layer, work.ids, item.bank.row_bytes),
+            expert_calls.copy_rows(
+                item.host, slots.data, result.fills, result.found, item.host_address
+            ),
+            expert_calls.gate_up(work.x, rows, slots, inner),
+            expert_calls.down(inner, rows, slots, parts),
+            expert_calls.merge(
+                parts, buffers.cpu_parts[:pairs], rows, work.weights, work.out, work.accumulate
+            ),
+        )
+
+    def _branch(self, cpu: CpuSide, task: int, work: Routing, marks: Marks | None) -> None:
+        side, hosts, tokens = cpu.stream, cpu.pairs, work.ids.shape[0]
+        pairs, row_bytes = work.ids.numel(), 4 * self._buffers.sizes.hidden
         self._stream.record(self._forked)
         side.wait(self._forked)
-        side.copy_out(hosts.x, buffers.x.data_ptr(), tokens * row_bytes)
-        side.copy_out(hosts.ids, buffers.ids.data_ptr(), 4 * pairs)
+        if marks is not None:
+            side.record(marks.cpu_begin)
+        side.copy_out(hosts.x, work.x.data_ptr(), tokens * row_bytes)
+        side.copy_out(hosts.ids, work.ids.data_ptr(), 4 * pairs)
         side.copy_out(hosts.rows, self._results[tokens].rows.data_ptr(), 4 * pairs)
         cpu.hand_off.enqueue(side, task)
-        side.copy_in(buffers.cpu_parts.data_ptr(), hosts.parts, pairs * row_bytes)
+        side.copy_in(self._buffers.cpu_parts.data_ptr(), hosts.parts, pairs * row_bytes)
+        if marks is not None:
+            side.record(marks.cpu_end)
         side.record(self._joined)
+
+    def _mark(self, event: Event | None) -> None:
+        if event is not None:
+            self._stream.record(event)
 
     def _launch(self, call: KernelCall) -> None:
         self._launcher.launch(self._launcher.load(call.build), call.arguments(), self._stream)

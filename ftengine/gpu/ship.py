@@ -1,14 +1,30 @@
-"""Compiles the builds of a table ahead, into a folder that a release or a bare machine carries."""
+"""Compiles the builds of a table ahead, into a folder that a release or a bare machine carries.
+
+python -m ftengine.gpu.ship                     # NVIDIA targets, into this package: the wheel's
+python -m ftengine.gpu.ship --targets gfx942 --out folder
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ftengine.gpu.compile_kernel import compile_kernel
 from ftengine.gpu.driver import Target
-from ftengine.gpu.kernel_cache import VERSION_FILE, Compiler, file_name, read_kernel, write_kernel
+from ftengine.gpu.kernel_cache import (
+    SHIPPED,
+    VERSION_FILE,
+    Compiler,
+    file_name,
+    installed_triton,
+    read_kernel,
+    write_kernel,
+)
 from ftengine.gpu.kernel_table import KernelTable
+from ftengine.kernels.triton.builds import TABLE
 from ftman import files
 
 log = logging.getLogger(__name__)
@@ -18,7 +34,9 @@ TARGETS = (
     Target("hip", "gfx1100", 32),
     Target("hip", "gfx942", 64),
 )
-"""What a release is compiled for."""
+"""What kernels are checked for."""
+IN_THE_WHEEL = tuple(target.label for target in TARGETS if target.backend == "cuda")
+"""What a wheel carries: 10 MB, 3.2 MB of the wheel. AMD's are compiled where they are used."""
 
 
 def ship(
@@ -42,3 +60,25 @@ def ship(
         if path.name not in wanted:
             files.unlink(path)
     return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile for a release. Returns the exit status."""
+    known = {target.label: target for target in TARGETS}
+    parser = argparse.ArgumentParser(prog="python -m ftengine.gpu.ship", description=__doc__)
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="default: this package")
+    parser.add_argument("--targets", nargs="+", choices=known, default=IN_THE_WHEEL)
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    version = installed_triton()
+    if version is None:
+        sys.stderr.write("Triton is not installed; pip install triton\n")
+        return 1
+    targets = [known[label] for label in given.targets]
+    size = ship(TABLE, targets, given.out, compile_kernel, version)
+    sys.stdout.write(f"{size / 1e6:.1f} MB in {given.out}, by Triton {version}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

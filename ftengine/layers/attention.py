@@ -90,6 +90,7 @@ class Attention:
         buffers = context.buffers
         keys = context.pool.keys[self.kv_index]
         values = context.pool.values[self.kv_index]
+        scales = context.pool.scales[self.kv_index]
         wide = self.qkv.apply(normed, fitting(buffers.qkv, self.qkv.rows))
         qkv = self._with_values(wide)
         attended = fitting(buffers.attended, self.heads.heads * self.heads.head_dim)
@@ -107,6 +108,7 @@ class Attention:
             k_norm=self.norms.k,
             eps=self.eps,
             interleaved=self.interleaved,
+            scales=scales,
         )
         self._after_rotation(qkv, context.positions)
         reach = _reach(context, self.chunk)
@@ -122,6 +124,7 @@ class Attention:
             window=self.window,
             sinks=self.sinks,
             out=attended,
+            scales=scales,
         )
         if self.blocks is not None:
             self._attend_blocks(self.blocks, wide, attended, context)
@@ -169,8 +172,7 @@ class Attention:
         at = 0
         for norm in self.norms.whole:
             part = qkv[:, at : at + norm.weight.shape[0]]
-            found = part.contiguous()
-            part.copy_(norm.apply(found, torch.empty_like(found)))
+            norm.apply(part, part)
             at += norm.weight.shape[0]
         if self.clip:
             qkv.clamp_(-self.clip, self.clip)

@@ -6,31 +6,15 @@ The views are kept per n, so that a decode step makes no tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.state_pool import StatePool
-
-
-@dataclass(frozen=True)
-class BufferShape:
-    """Widths of the work buffers, those of the widest layer. Units: elements per token.
-
-    qkv: what a mixer's first projection gives; attention: what its last one is given. branch: a
-    block's output where it does not go straight to the stream, 0 if it always does. scratch: what
-    recurrent mixers take beside these, for the memory plan. streams: residual streams side by side.
-    """
-
-    hidden: int
-    qkv: int
-    attention: int
-    experts: int
-    slots: int
-    branch: int = 0
-    scratch: int = 0
-    streams: int = 1
+from ftengine.kernels.native_states import SpanIndex
+from ftengine.models.widths import BufferShape
 
 
 @dataclass(frozen=True)
@@ -56,12 +40,21 @@ class StepBuffers:
         return StepBuffers(**{name: buffer[:num_tokens] for name, buffer in self.__dict__.items()})
 
 
-class Workspace:
-    """Owner of the buffers. One step at a time."""
+Gather = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Rows and their numbers -> those rows, valid until the next step."""
 
-    def __init__(self, shape: BufferShape, max_tokens: int) -> None:
+
+class Workspace:
+    """Owner of the buffers. One step at a time. place: host tensor -> where it is to lie."""
+
+    def __init__(
+        self,
+        shape: BufferShape,
+        max_tokens: int,
+        place: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
+    ) -> None:
         self.max_tokens = max_tokens
-        self._all = StepBuffers(
+        made = StepBuffers(
             stream=torch.zeros(max_tokens, shape.streams * shape.hidden),
             normed=torch.zeros(max_tokens, shape.hidden),
             qkv=torch.zeros(max_tokens, shape.qkv),
@@ -71,6 +64,7 @@ class Workspace:
             expert_ids=torch.zeros(max_tokens, max(shape.slots, 1), dtype=torch.int32),
             expert_weights=torch.ones(max_tokens, max(shape.slots, 1)),
         )
+        self._all = StepBuffers(**{name: place(item) for name, item in made.__dict__.items()})
         self._views: dict[int, StepBuffers] = {}
 
     def views(self, num_tokens: int) -> StepBuffers:
@@ -108,7 +102,8 @@ class StepContext:
     context_len int32 [s], new tokens included; page_table int32 [s, max_pages].
     token_ids: int64 [n]. wanted: rows whose logits are asked for, int64 [r]; None = every row.
     spans and states: for layers that keep a state; the slot of a sequence at its first token has
-    been cleared.
+    been cleared. span_index: the spans once more, for kernels. gather: rows of a tensor by number,
+    where torch's own indexing is not to do it.
     """
 
     positions: torch.Tensor
@@ -122,6 +117,16 @@ class StepContext:
     states: StatePool | None = None
     spans: tuple[Span, ...] = ()
     token_ids: torch.Tensor | None = None
+    gather: Gather | None = None
+    span_index: SpanIndex | None = None
+
+    def only_wanted(self, stream: torch.Tensor) -> torch.Tensor:
+        """The wanted rows of the stream. Shape: [n, width] -> [r, width]."""
+        if self.wanted is None:
+            return stream
+        if self.gather is not None and self.wanted.shape[0]:
+            return self.gather(stream, self.wanted)
+        return stream[self.wanted]
 
     def of_rows(self, values: torch.Tensor, count: int) -> torch.Tensor:
         """`values` of every token of the step, cut to the wanted rows where `count` is theirs."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 
 from ftengine.kernels.dispatch import Kernels
+from ftengine.kernels.native_states import DeltaWeights
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import RmsNorm
@@ -55,8 +57,37 @@ class GatedDelta:
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
         """Run the layer and add the result to `out`. Shape: normed, out [n, hidden]."""
-        heads, count = self.heads, normed.shape[0]
         wide = self.project.apply(normed, fitting(context.buffers.qkv, self.project.rows))
+        attended = fitting(context.buffers.attended, self.heads.value_width)
+        ops, spans, states = self.kernels.state_ops, context.span_index, context.states
+        if ops is None or spans is None or states is None:
+            self._mix(wide, attended, context)
+        else:
+            rows = states.layer_rows(self.state_index)
+            ops.gated_delta(wide, self._weights, rows, spans, attended)
+        self.out.add_to(attended, out)
+
+    @cached_property
+    def _weights(self) -> DeltaWeights:
+        heads = self.heads
+        return DeltaWeights(
+            heads.key_heads,
+            heads.value_heads,
+            heads.key_dim,
+            heads.value_dim,
+            self.conv,
+            self.decay_rate,
+            self.dt_bias,
+            self.q_norm.weight,
+            self.k_norm.weight,
+            self.norm.weight,
+            self.q_norm.eps,
+            self.norm.eps,
+        )
+
+    def _mix(self, wide: torch.Tensor, attended: torch.Tensor, context: StepContext) -> None:
+        """All between the projections, in torch."""
+        heads, count = self.heads, wide.shape[0]
         mixed_width = self.conv.shape[1]
         mixed, z, b, a = wide.split_with_sizes(
             [mixed_width, heads.value_width, heads.value_heads, heads.value_heads], dim=1
@@ -64,7 +95,6 @@ class GatedDelta:
         # few numbers: in float64, so that vector and scalar code of torch round alike
         decay = torch.exp(-self.decay_rate * F.softplus(a.double() + self.dt_bias)).float()
         beta = b.double().sigmoid().float()
-        attended = fitting(context.buffers.attended, heads.value_width)
         found = torch.empty(count, heads.value_heads, heads.value_dim)
         for span in context.spans:
             conv_state, state = context.state(self.state_index, span)
@@ -76,7 +106,6 @@ class GatedDelta:
         flat = found.view(-1, heads.value_dim)
         self.norm.apply(flat, flat)
         torch.mul(found.view(count, -1), F.silu(z), out=attended)
-        self.out.add_to(attended, out)
 
     def _heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Shape: x [n, q + k + v] -> q and k [n, key_heads, key_dim], v [n, value_heads, ...]."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from ftengine.kernels.dispatch import Kernels
 from ftengine.layers.context import Span, StepContext, fitting
 from ftengine.layers.linear import Linear
-from ftengine.layers.norm import RmsNorm
+from ftengine.layers.norm import Norm
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Mamba2:
     decay_rate: torch.Tensor
     dt_bias: torch.Tensor
     skip: torch.Tensor
-    norm: RmsNorm
+    norm: Norm
     out: Linear
     kernels: Kernels
 

@@ -27,15 +27,16 @@ class Mlp:
         self, normed: torch.Tensor, out: torch.Tensor, context: StepContext | None = None
     ) -> None:
         """Shape: normed and out [n, hidden]; the result is added to out."""
-        count = normed.shape[0]
-        weights = self.weights[:count]
-        if self.gate is not None:
-            found = self.gate.apply(normed, torch.empty(count, 1))
-            weights = found.double().sigmoid_().float()
-        self.experts.add_to(normed, self.ids[:count], weights, out)
+        self.experts.add_to(normed, self.ids[: normed.shape[0]], self._weights(normed), out)
 
     def compute(self, normed: torch.Tensor) -> torch.Tensor:
-        """The output by itself. Shape: float32 [n, hidden]."""
-        out = torch.zeros_like(normed)
-        self.add_to(normed, out)
-        return out
+        """The output by itself, valid until the next call. Shape: float32 [n, hidden]."""
+        return self.experts.compute(normed, self.ids[: normed.shape[0]], self._weights(normed))
+
+    def _weights(self, normed: torch.Tensor) -> torch.Tensor:
+        """Shape: float32 [n, 1]."""
+        count = normed.shape[0]
+        if self.gate is None:
+            return self.weights[:count]
+        found = self.gate.apply(normed, normed.new_empty(count, 1))
+        return found.double().sigmoid_().float()

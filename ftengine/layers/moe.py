@@ -8,8 +8,17 @@ import torch
 
 from ftengine.experts.host import Experts
 from ftengine.layers.context import StepContext
+from ftengine.layers.linear import Linear
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.router import Router
+
+
+@dataclass(frozen=True)
+class Latent:
+    """From the stream to the narrower width that experts work in, and back."""
+
+    down: Linear
+    up: Linear
 
 
 @dataclass(frozen=True)
@@ -17,7 +26,8 @@ class Moe:
     """Every token takes its experts' weighted sum, and the shared MLP where there is one.
 
     weigh_input: the weight of the one expert multiplies what it is given, not what it gives.
-    Experts numbered from first_identity on return their input, 0 = there are none.
+    Experts numbered from first_identity on return their input, 0 = there are none. latent: where
+    experts work in another width than the router and the shared MLP.
     """
 
     router: Router
@@ -25,6 +35,7 @@ class Moe:
     shared: Mlp | None = None
     first_identity: int = 0
     weigh_input: bool = False
+    latent: Latent | None = None
 
     def add_to(
         self,
@@ -52,7 +63,26 @@ class Moe:
         if self.weigh_input:
             self._add_weighed(normed, ids, weights, out)
             return
+        if self.latent is not None:
+            self._add_latent(self.latent, normed, ids, weights, out)
+            return
         self.experts.add_to(normed, ids, weights, out, shared)
+
+    def _add_latent(
+        self,
+        latent: Latent,
+        normed: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        """Experts on the narrow input, their sum led back; the shared MLP beside them."""
+        narrow = latent.down.apply(normed, torch.empty(normed.shape[0], latent.down.rows))
+        found = torch.zeros_like(narrow)
+        self.experts.add_to(narrow, ids, weights, found)
+        latent.up.add_to(found, out)
+        if self.shared is not None:
+            self.shared.add_to(normed, out)
 
     def _add_weighed(
         self, normed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor

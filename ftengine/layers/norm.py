@@ -56,3 +56,17 @@ class RmsNorm:
     def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Normalise rows. Shape: x and out float32 [n, size]."""
         return self.kernels.rms_norm(x, self.weight, self.eps, out=out)
+
+
+@dataclass(frozen=True)
+class GroupNorm:
+    """An RMS norm over each of some equal parts of a row. Shape: weight float32 [width]."""
+
+    part: RmsNorm
+    weight: torch.Tensor
+
+    def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Shape: x and out float32 [n, width]; may be the same."""
+        parts = x.reshape(-1, self.part.weight.shape[0])
+        found = self.part.apply(parts, torch.empty_like(parts))
+        return torch.mul(found.view(x.shape), self.weight, out=out)

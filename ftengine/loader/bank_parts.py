@@ -9,13 +9,16 @@ from ftengine.experts.banks import BankFormats, BankShape
 from ftengine.loader.ftw import FtwBank, FtwPart
 from ftengine.loader.sizes import check_part
 from ftengine.models.spec import Activation
-from ftengine.models.weight_names import BIAS_PARTS
+from ftengine.models.weight_names import BIAS_PARTS, UP_ALONE
 from ftengine.quant import panel32
 
 
 @dataclass(frozen=True)
 class BankParts:
-    """gate_up and down of every expert; biases: those of gate_up and of down, or nothing."""
+    """gate_up and down of every expert; biases: those of gate_up and of down, or nothing.
+
+    gate_up is up alone in banks of experts without a gate.
+    """
 
     gate_up: FtwPart
     down: FtwPart
@@ -40,13 +43,17 @@ class BankParts:
 
 def bank_parts(entry: FtwBank) -> BankParts:
     """Find and check the parts of a bank. Raises: FormatError naming bank and part."""
-    gate_up, down = entry.part("gate_up"), entry.part("down")
+    names = {part.name for part in entry.parts}
+    gate_up = entry.part(UP_ALONE if UP_ALONE in names else "gate_up")
+    down = entry.part("down")
     check_part(entry, gate_up)
     check_part(entry, down)
     hidden, inter = down.shape
-    if gate_up.shape != (2 * inter, hidden):
-        raise FormatError(f"{entry.name}: gate_up {gate_up.shape} does not fit down {down.shape}")
-    names = {part.name for part in entry.parts}
+    rows = inter if gate_up.name == UP_ALONE else 2 * inter
+    if gate_up.shape != (rows, hidden):
+        raise FormatError(
+            f"{entry.name}: {gate_up.name} {gate_up.shape} does not fit down {down.shape}"
+        )
     if not names.intersection(BIAS_PARTS):
         return BankParts(gate_up, down)
     first, second = (entry.part(name) for name in BIAS_PARTS)

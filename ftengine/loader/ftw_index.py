@@ -104,6 +104,11 @@ class FtwBank:
         """Bytes of all rows."""
         return self.num_experts * self.row_bytes
 
+    @property
+    def first(self) -> FtwPart:
+        """The part that rows begin with: gate and up, or up alone."""
+        return min(self.parts, key=lambda part: part.offset)
+
     def part(self, name: str) -> FtwPart:
         """The part called `name`. Raises: FormatError if the bank has none."""
         for candidate in self.parts:

@@ -12,13 +12,14 @@ import numpy as np
 from ftengine.loader.stored import (
     FACTORED,
     FP8_TENSOR,
+    INT4,
     MXFP4,
     SCALE_BYTES,
     SCALE_FORMATS,
     code_bytes,
     scale_shapes,
 )
-from ftengine.quant import format_named, fp8, mxfp4, nvfp4
+from ftengine.quant import format_named, fp8, mxfp4, nvfp4, q4_0
 from ftengine.quant.base import Bytes, Floats
 
 
@@ -36,7 +37,8 @@ def joined_rows(
     """Rows with their scales in them. Shape: codes uint8, flat; -> uint8 [rows, row_bytes].
 
     factor: the four bytes of the tensor's own float32, for the formats that have one.
-    Raises: ValueError where sizes or formats do not belong together.
+    Raises: ValueError where sizes or formats do not belong together, and for values that the rows
+    cannot hold exactly.
     """
     rows, cols = shape
     _check(fmt, shape, codes, scales, factor)
@@ -46,6 +48,8 @@ def joined_rows(
     if fmt in FACTORED:
         assert factor is not None
         return nvfp4.join_rows(quants, scales.data.reshape(rows, -1), factor.view("<f4"))
+    if fmt == INT4:
+        return q4_0.join_rows(quants, _floats(scales).reshape(rows, -1))
     if fmt == FP8_TENSOR:
         return fp8.join_tensor_rows(quants, _floats(scales))
     grid = scale_shapes(fmt, rows, cols)[0]

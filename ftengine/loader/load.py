@@ -21,8 +21,8 @@ from ftengine.experts.banks import (
     BankShape,
     PackedExpert,
     bank_in_place,
-    pack_down,
     pack_gate_up,
+    pack_plain,
 )
 from ftengine.experts.repack import Rows
 from ftengine.kernels.dispatch import ExpertBank, PackedWeight
@@ -31,10 +31,17 @@ from ftengine.loader.ftw import FtwBank, FtwModel, FtwTensor
 from ftengine.loader.ftw_index import PLAIN_FORMATS
 from ftengine.loader.joined import Scales, joined_rows
 from ftengine.loader.sizes import bank_bytes, check_tensor, tensor_bytes
-from ftengine.loader.stored import SCALE_FORMATS, scale_shapes
+from ftengine.loader.stored import SCALE_FORMATS, row_format, scale_shapes
 from ftengine.models.families import family_named
 from ftengine.models.spec import Activation, ModelConfig
-from ftengine.models.weight_names import BIAS_PARTS, RowPick, wanted_banks, wanted_tensors
+from ftengine.models.weight_names import (
+    BIAS_PARTS,
+    UP_ALONE,
+    RowPick,
+    number_bytes,
+    wanted_banks,
+    wanted_tensors,
+)
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import Bytes
 from ftman import files
@@ -78,6 +85,8 @@ def check_complete(model: FtwModel, config: ModelConfig) -> None:
         found_sizes = (banks[name].num_experts, banks[name].part("down").shape)
         if found_sizes != (bank.num_experts, (bank.hidden, bank.inter)):
             raise LoadError(f"{name} holds {found_sizes}; the config asks for {bank}")
+        if bank.gated != all(part.name != UP_ALONE for part in banks[name].parts):
+            raise LoadError(f"{name}: the config says otherwise about a gate; pull the model again")
         if bank.bias != any(part.name in BIAS_PARTS for part in banks[name].parts):
             said = "the config asks for" if bank.bias else "the config knows no"
             raise LoadError(f"{name}: {said} biases of experts; pull the model again")
@@ -117,6 +126,7 @@ class FtwWeights:
         self._shared: dict[str, Rows] = {}
         self._apart: tuple[str, Rows] | None = None
         self._counted: set[str] = set()
+        self._number_bytes = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -129,7 +139,7 @@ class FtwWeights:
     @property
     def held_bytes(self) -> int:
         """Bytes taken so far for weights that stay."""
-        return self._arena.taken_bytes
+        return self._arena.taken_bytes + self._number_bytes
 
     def has(self, name: str) -> bool:
         """Whether the model holds a tensor of this name."""
@@ -148,6 +158,7 @@ class FtwWeights:
         """A matrix as numbers. Shape: float32 [rows, cols]. Raises: LoadError."""
         rows = self._whole(name)
         values = format_named(rows.fmt).dequantize(rows.data)
+        self._number_bytes += number_bytes(name) * values.size
         return torch.from_numpy(values.reshape(-1, rows.cols).copy())
 
     def table(self, name: str) -> tuple[torch.Tensor, str]:
@@ -171,18 +182,28 @@ class FtwWeights:
         return [self._pack(group) for group in groups]
 
     def dense_bank(
-        self, gate: RowPick, up: RowPick, down: RowPick, activation: Activation
+        self, gate: RowPick | None, up: RowPick, down: RowPick, activation: Activation
     ) -> ExpertBank:
         """A dense MLP as a bank of one expert. Raises: LoadError."""
-        first, second, third = self._rows(gate), self._rows(up), self._rows(down)
-        shape = BankShape(1, first.cols, first.data.shape[0], activation)
-        gate_up, fmt_gate_up = pack_gate_up(first, second, self._wide)
-        packed_down, fmt_down = pack_down(third, self._wide)
-        for rows, fmt in ((first, fmt_gate_up), (second, fmt_gate_up), (third, fmt_down)):
-            self._note(rows.fmt, fmt)
+        first = None if gate is None else self._rows(gate)
+        second, third = self._rows(up), self._rows(down)
+        shape = BankShape(1, second.cols, second.data.shape[0], activation)
+        gate_up, fmt_gate_up = self._first_part(first, second)
+        packed_down, fmt_down = pack_plain(third, self._wide)
+        self._note(third.fmt, fmt_down)
         builder = BankBuilder(shape, self._arena.take)
         builder.put(0, PackedExpert(gate_up, fmt_gate_up, packed_down, fmt_down))
         return builder.finish()
+
+    def _first_part(self, gate: Rows | None, up: Rows) -> tuple[Bytes, str]:
+        """gate and up, or up alone, as the kernels read them, and their format."""
+        if gate is None:
+            packed, fmt = pack_plain(up, self._wide)
+        else:
+            packed, fmt = pack_gate_up(gate, up, self._wide)
+            self._note(gate.fmt, fmt)
+        self._note(up.fmt, fmt)
+        return packed, fmt
 
     def bank(self, name: str, activation: Activation) -> ExpertBank:
         """All experts of one layer, in place where their layout allows. Raises: LoadError."""
@@ -211,15 +232,15 @@ class FtwWeights:
         second = row[down.offset : down.offset + down.bytes]
         packed_first, fmt_first = first, gate_up.format
         if gate_up.layout == "rows":
-            both = first.reshape(2, shape.inter, -1)
-            gate = Rows(both[0], gate_up.format, shape.hidden)
-            up = Rows(both[1], gate_up.format, shape.hidden)
-            packed_first, fmt_first = pack_gate_up(gate, up, self._wide)
-            self._note(gate_up.format, fmt_first)
+            halves = first.reshape(-1, shape.inter, first.size // gate_up.shape[0])
+            rows = [Rows(half, gate_up.format, shape.hidden) for half in halves]
+            packed_first, fmt_first = self._first_part(
+                rows[0] if shape.activation.gated else None, rows[-1]
+            )
         packed_second, fmt_second = second, down.format
         if down.layout == "rows":
-            rows = Rows(second.reshape(shape.hidden, -1), down.format, shape.inter)
-            packed_second, fmt_second = pack_down(rows, self._wide)
+            last = Rows(second.reshape(shape.hidden, -1), down.format, shape.inter)
+            packed_second, fmt_second = pack_plain(last, self._wide)
             self._note(down.format, fmt_second)
         return PackedExpert(packed_first, fmt_first, packed_second, fmt_second)
 
@@ -252,7 +273,7 @@ class FtwWeights:
         raw = self._read(entry)
         if entry.format in SCALE_FORMATS:
             raw = self._joined(entry, raw)
-        return Rows(raw.reshape(entry.shape[0], -1), entry.format, entry.shape[1])
+        return Rows(raw.reshape(entry.shape[0], -1), row_format(entry.format), entry.shape[1])
 
     def _joined(self, entry: FtwTensor, codes: Bytes) -> Bytes:
         """A quantised matrix with its scales in its rows. Shape: uint8 [rows, row_bytes]."""

@@ -7,8 +7,8 @@ import numpy as np
 from ftengine.errors import FormatError
 from ftengine.experts import repack
 from ftengine.loader.ftw import FtwBank, FtwPart, FtwTensor
-from ftengine.loader.stored import SCALE_BYTES, SCALE_FORMATS, VECTOR_LAYOUT, code_bytes
-from ftengine.models.weight_names import BIAS_PARTS
+from ftengine.loader.stored import SCALE_BYTES, SCALE_FORMATS, VECTOR_LAYOUT, code_bytes, row_format
+from ftengine.models.weight_names import BIAS_PARTS, number_bytes
 from ftengine.quant import format_named, panel32
 
 
@@ -64,10 +64,12 @@ def _check_vector(bank: FtwBank, part: FtwPart) -> None:
 
 
 def tensor_bytes(entry: FtwTensor, wide: str) -> int:
-    """Memory of a dense tensor in the form the kernels read."""
+    """Memory of a dense tensor in the form in which it is kept."""
     if len(entry.shape) != 2:
         return 4 * int(np.prod(entry.shape, dtype=np.int64))
-    fmt = repack.panel_format_of(entry.format, entry.shape[1], wide)
+    if number_bytes(entry.name):
+        return number_bytes(entry.name) * entry.shape[0] * entry.shape[1]
+    fmt = repack.panel_format_of(row_format(entry.format), entry.shape[1], wide)
     return panel32.packed_bytes(fmt, entry.shape[0], entry.shape[1])
 
 

@@ -11,6 +11,7 @@ FP8_TENSOR = "fp8_tensor"
 MXFP4 = "mxfp4"
 NVFP4 = "nvfp4"
 NVFP4_DIV = "nvfp4_div"
+INT4 = "int4_group"
 
 SCALE_FORMATS: dict[str, tuple[str, ...]] = {
     FP8_BLOCK: ("f32", "bf16", "f16"),
@@ -19,6 +20,7 @@ SCALE_FORMATS: dict[str, tuple[str, ...]] = {
     MXFP4: ("e8m0",),
     NVFP4: ("e4m3",),
     NVFP4_DIV: ("e4m3",),
+    INT4: ("f32", "bf16", "f16"),
 }
 """Formats whose dense tensors keep their scales in a tensor of their own, and of what items."""
 
@@ -34,8 +36,15 @@ VECTOR_LAYOUT = "vector"
 BLOCK = 128
 """Rows and columns that share one scale in fp8_block."""
 
-_GROUPS = {MXFP4: 32, NVFP4: 16, NVFP4_DIV: 16}
+_GROUPS = {MXFP4: 32, NVFP4: 16, NVFP4_DIV: 16, INT4: 32}
+_INT4_GROUPS = (32, 64, 128, 256)
+_ROW_FORMATS = {INT4: "q4_0"}
 _BLOCKS = (FP8_BLOCK, FP8_BLOCK_E8M0)
+
+
+def row_format(fmt: str) -> str:
+    """The format of rows that have their scales in them; that of the codes, mostly."""
+    return _ROW_FORMATS.get(fmt, fmt)
 
 
 def code_bytes(fmt: str, cols: int) -> int:
@@ -58,4 +67,7 @@ def scale_shapes(fmt: str, rows: int, cols: int) -> tuple[tuple[int, ...], ...]:
     if fmt == FP8_TENSOR:
         return ((1,), (), (1, 1), (rows, 1), (rows,))
     code_bytes(fmt, cols)
+    if fmt == INT4:
+        sizes = [group for group in _INT4_GROUPS if cols % group == 0]
+        return (*((rows, cols // group) for group in sizes), (rows, 1))
     return ((rows, cols // _GROUPS[fmt]),)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Q8_0_GROUP, Q8_0_GROUP_BYTES = 32, 34
+"""Numbers that share a scale, and their bytes with it; quant/q8_0.py is what stores them."""
+
 
 @dataclass(frozen=True)
 class RopeSpec:
@@ -29,12 +32,14 @@ class CachedShape:
     """What a mixer keeps in pages. Units: numbers per head of keys and values, 0 = no values.
 
     tokens_per_row: how many tokens share one row of a page; a page of 16 tokens has at least one.
+    quantizable: only the paged kernels read and write it, so that it may be q8_0.
     """
 
     num_heads: int
     key_dim: int
     value_dim: int = 0
     tokens_per_row: int = 1
+    quantizable: bool = False
 
     @property
     def elements_per_token(self) -> float:
@@ -143,8 +148,11 @@ class AttentionSpec:
     @property
     def kv_shapes(self) -> KvShapes:
         """Keys and values of one layer; shorter values are kept as long as keys."""
-        own = CachedShape(self.num_kv_heads, self.head_dim, self.head_dim)
-        return (own,) if self.blocks is None else (own, CachedShape(1, self.blocks.head_dim))
+        dim, heads = self.head_dim, self.num_kv_heads
+        whole_groups = dim % Q8_0_GROUP == 0
+        if self.blocks is None:
+            return (CachedShape(heads, dim, dim, quantizable=whole_groups),)
+        return CachedShape(heads, dim, dim), CachedShape(1, self.blocks.head_dim)
 
     @property
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:

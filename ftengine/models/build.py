@@ -13,13 +13,11 @@ from ftengine.errors import LoadError
 from ftengine.experts.cpu import CpuExperts
 from ftengine.experts.host import ExpertStore
 from ftengine.kernels.dispatch import Kernels
-from ftengine.layers.context import BufferShape
 from ftengine.layers.embedding import Embedding
 from ftengine.layers.mlp import Mlp
-from ftengine.layers.moe import Moe
+from ftengine.layers.moe import Latent, Moe
 from ftengine.layers.norm import NO_NORM, Norm
 from ftengine.layers.router import Router, RouterGroups
-from ftengine.models.compressed import compressed_width
 from ftengine.models.decoder import (
     Block,
     Carried,
@@ -32,18 +30,11 @@ from ftengine.models.decoder import (
     Step,
 )
 from ftengine.models.materials import Materials, Weights
-from ftengine.models.mixers import MixerBuilder, latent_width
-from ftengine.models.scan_specs import KdaSpec, LightningSpec, Mamba1Spec
+from ftengine.models.mixers import MixerBuilder
 from ftengine.models.spec import (
-    AttentionSpec,
-    CompressedSpec,
-    DeltaSpec,
     FeedForwardSpec,
-    LatentSpec,
     LateSpec,
     LayerSpec,
-    Mamba2Spec,
-    MixerSpec,
     MlpSpec,
     ModelConfig,
     MoeSpec,
@@ -55,6 +46,7 @@ from ftengine.models.spec import (
 from ftengine.models.streams import HyperStep, MixWeights, StreamsEmbedding, StreamsNorm
 from ftengine.models.twins import Late, LeftOver, Scaled, TakingLate, Twins
 from ftengine.models.weight_names import RowPick
+from ftengine.models.widths import buffer_shape
 
 
 @dataclass(frozen=True)
@@ -175,7 +167,11 @@ class Builder:
             shared = self._mlp(prefix, spec.shared, gate, spec.shared_scale)
         experts = self._store.add_layer(bank, self._weights.readahead(name))
         first = spec.router.num_experts if spec.router.identities else 0
-        return Moe(router, experts, shared, first, spec.weigh_input)
+        latent = None
+        if spec.latent:
+            down, up = (self._from.linear(f"{prefix}latent.{part}") for part in ("down", "up"))
+            latent = Latent(down, up)
+        return Moe(router, experts, shared, first, spec.weigh_input, latent)
 
     def _router(self, name: str, spec: RouterSpec) -> Router:
         correction = self._weights.vector(name + ".correction") if spec.correction else None
@@ -201,7 +197,8 @@ class Builder:
         stem = prefix + spec.stem
         if spec.bias:
             raise LoadError(f"{stem}.* has biases; dense MLPs with biases are not built yet")
-        first, second = RowPick(stem + ".gate"), RowPick(stem + ".up")
+        second = RowPick(stem + ".up")
+        first = RowPick(stem + ".gate") if spec.activation.gated else None
         if spec.fused:
             width, both = spec.intermediate_size, stem + ".gate_up"
             first, second = (RowPick(both, 1, at, at + width) for at in (0, width))
@@ -216,7 +213,11 @@ def kv_shapes(config: ModelConfig) -> list[KvShape]:
     shapes = (shape for layer in config.layers for shape in layer.mixer.kv_shapes)
     return [
         KvShape(
-            item.num_heads, item.key_dim, item.value_dim, max(1, PAGE_TOKENS // item.tokens_per_row)
+            item.num_heads,
+            item.key_dim,
+            item.value_dim,
+            max(1, PAGE_TOKENS // item.tokens_per_row),
+            item.quantizable,
         )
         for item in shapes
     ]
@@ -226,55 +227,3 @@ def state_shapes(config: ModelConfig) -> list[StateShapes]:
     """States of each layer that keeps one."""
     shapes = (layer.mixer.state_shapes for layer in config.layers)
     return [shape for shape in shapes if shape]
-
-
-def buffer_shape(config: ModelConfig) -> BufferShape:
-    """Widths of the work buffers that fit every layer.
-
-    Raises: LoadError where layers differ in a way the buffers do not allow.
-    """
-    widths = [_mixer_widths(layer.mixer) for layer in config.layers]
-    routed = {(moe.router.num_choices, moe.router.num_experts_per_tok) for moe in config.moe_specs}
-    if len(routed) > 1:
-        raise LoadError("layers of different routing sizes are not built yet")
-    experts, slots = routed.pop() if routed else (0, 0)
-    branched = config.residual_scale != 1.0 or any(layer.post_norms for layer in config.layers)
-    shared = any(moe.shared is not None for moe in config.moe_specs)
-    recurrent = max((width for width, _, kept in widths if not kept), default=0)
-    return BufferShape(
-        hidden=config.hidden_size,
-        qkv=max(width for width, _, _ in widths),
-        attention=max(width for _, width, _ in widths),
-        experts=experts,
-        slots=slots,
-        branch=config.hidden_size if branched else 0,
-        scratch=4 * recurrent + (config.hidden_size if shared else 0) + _streams_width(config),
-        streams=config.streams.count if config.streams is not None else 1,
-    )
-
-
-def _streams_width(config: ModelConfig) -> int:
-    """What several streams and mixing them in float64 take beside one."""
-    return 0 if config.streams is None else 6 * config.streams.count * config.hidden_size
-
-
-def _mixer_widths(spec: MixerSpec) -> tuple[int, int, bool]:
-    """(first projection, input of the last one, whether it works in the buffers alone)."""
-    if isinstance(spec, NoBlock):
-        return 0, 0, True
-    if isinstance(spec, AttentionSpec):
-        width = spec.num_heads * spec.head_dim
-        gate = width if spec.gate else 0
-        gate += spec.blocks.rows if spec.blocks is not None else 0
-        return width + 2 * spec.num_kv_heads * spec.head_dim + gate, width, True
-    if isinstance(spec, CompressedSpec):
-        return compressed_width(spec), 0, False
-    if isinstance(spec, LatentSpec):
-        width = spec.num_heads * spec.kv_width
-        return latent_width(spec), width, False
-    if isinstance(spec, DeltaSpec):
-        width = spec.conv_width + spec.value_width + 2 * spec.num_value_heads
-        return width, spec.value_width, False
-    if isinstance(spec, Mamba2Spec | KdaSpec | Mamba1Spec | LightningSpec):
-        return spec.in_width, spec.width, False
-    return 3 * spec.width, spec.width, False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from ftengine.layers.rotary import RopeTables
 from ftengine.models.materials import Materials
 from ftengine.models.spec import CompressedSpec
 from ftengine.models.weight_names import RowPick
+from ftengine.models.widths import compressed_products
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def build_compressed(parts: CompressedParts, spec: CompressedSpec) -> Compressed
     return CompressedAttention(
         kv_index=kv_index,
         heads=EntryHeads(spec.num_heads, spec.head_dim, spec.q_rank, spec.window),
-        project=made.linear(*(prefix + name for name, _ in _products(spec))),
+        project=made.linear(*(prefix + name for name, _ in compressed_products(spec))),
         q_norm=parts.norm("q_a_norm"),
         q_up=made.linear(prefix + "q_b"),
         head_norm=RmsNorm(ones, made.config.norm_eps, made.kernels),
@@ -60,22 +61,6 @@ def build_compressed(parts: CompressedParts, spec: CompressedSpec) -> Compressed
         ),
         out=made.linear(prefix + "o_b"),
     )
-
-
-def compressed_width(spec: CompressedSpec) -> int:
-    """Rows of everything that is made from the layer's input."""
-    return sum(rows for _, rows in _products(spec))
-
-
-def _products(spec: CompressedSpec) -> Iterator[tuple[str, int]]:
-    """(name, rows) in order."""
-    yield "q_a", spec.q_rank
-    yield "kv", spec.head_dim
-    for name, (_, width) in zip(("entry", "index"), spec.pooled, strict=False):
-        yield f"{name}_kv", width
-        yield f"{name}_gate", width
-    if spec.entries is not None and spec.entries.indexer is not None:
-        yield "index_weights", spec.entries.indexer.num_heads
 
 
 def _entries(parts: CompressedParts, spec: CompressedSpec) -> Entries | None:

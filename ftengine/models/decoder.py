@@ -7,9 +7,10 @@ from typing import Protocol
 
 import torch
 
-from ftengine.layers.context import BufferShape, StepContext
+from ftengine.layers.context import StepContext
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import NO_NORM, Norm
+from ftengine.models.widths import BufferShape
 
 
 class Block(Protocol):
@@ -149,7 +150,7 @@ class Decoder:
             if index == last and context.wanted is not None:
                 if context.wanted.shape[0] == 0:
                     return stream[:0]
-                stream = stream[context.wanted]
+                stream = context.only_wanted(stream)
                 normed = normed[: stream.shape[0]]
             layer.feed_forward.add_to_stream(stream, normed, context)
         return self.norm.apply(stream, normed)

@@ -36,9 +36,9 @@ class Weights(Protocol):
         """Matrices one below the other, neighbours of one format joined."""
 
     def dense_bank(
-        self, gate: RowPick, up: RowPick, down: RowPick, activation: Activation
+        self, gate: RowPick | None, up: RowPick, down: RowPick, activation: Activation
     ) -> ExpertBank:
-        """A dense MLP as a bank of one expert."""
+        """A dense MLP as a bank of one expert; gate None = it has none."""
 
     def bank(self, name: str, activation: Activation) -> ExpertBank:
         """All experts of one layer."""

@@ -15,7 +15,7 @@ from ftengine.layers.delta import DeltaHeads, GatedDelta
 from ftengine.layers.indexer import Choice, Indexer
 from ftengine.layers.latent import LatentAttention, LatentHeads
 from ftengine.layers.mamba2 import Mamba2
-from ftengine.layers.norm import RmsNorm
+from ftengine.layers.norm import GroupNorm, Norm, RmsNorm
 from ftengine.layers.rotary import RopeScaling, RopeTables, make_tables
 from ftengine.layers.short_conv import ShortConv
 from ftengine.models.compressed import CompressedParts, build_compressed
@@ -246,10 +246,17 @@ class MixerBuilder:
             decay_rate=self._from.vector(prefix + "a_log").double().exp(),
             dt_bias=self._from.vector(prefix + "dt_bias").double(),
             skip=self._from.vector(prefix + "d"),
-            norm=self._plain_norm(prefix + "norm"),
+            norm=self._mamba_norm(prefix + "norm", spec),
             out=self._from.linear(prefix + "o"),
             kernels=self._kernels,
         )
+
+    def _mamba_norm(self, name: str, spec: Mamba2Spec) -> Norm:
+        if spec.norm_groups == 1:
+            return self._plain_norm(name)
+        ones = torch.ones(spec.width // spec.norm_groups)
+        part = RmsNorm(ones, self._config.norm_eps, self._kernels)
+        return GroupNorm(part, self._from.vector(name))
 
     def _short_conv(self, prefix: str, spec: ShortConvSpec) -> ShortConv:
         return ShortConv(
@@ -313,14 +320,6 @@ def _latent_parts(layer: str, spec: LatentSpec) -> list[str]:
     if spec.gate:
         parts.append("mla.gate")
     return [f"{layer}.{part}" for part in parts]
-
-
-def latent_width(spec: LatentSpec) -> int:
-    """Rows of all of them."""
-    width = (spec.q_rank or spec.num_heads * spec.head_dim) + spec.kv_width
-    if spec.indexer is not None and not spec.indexer.shared:
-        width += spec.indexer.head_dim + spec.indexer.num_heads
-    return width + (spec.num_heads if spec.gate else 0)
 
 
 def _delta_picks(prefix: str, spec: DeltaSpec) -> list[RowPick]:

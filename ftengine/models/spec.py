@@ -14,6 +14,8 @@ from typing import ClassVar
 from ftengine.models.attention_specs import (
     HEAD_NORM,
     PLAIN_VALUES,
+    Q8_0_GROUP,
+    Q8_0_GROUP_BYTES,
     AttentionSpec,
     BlocksSpec,
     CachedShape,
@@ -50,12 +52,13 @@ __all__ = [
 class Activation:
     """What a gated block makes of gate and up. kind: one of kernels.operands.ACTIVATIONS.
 
-    alpha and limit belong to swiglu_clamp.
+    alpha and limit belong to swiglu_clamp. gated False: there is no gate, up itself is activated.
     """
 
     kind: str = "silu"
     alpha: float = 1.702
     limit: float = 7.0
+    gated: bool = True
 
 
 SILU = Activation()
@@ -105,7 +108,8 @@ class DeltaSpec:
 class Mamba2Spec:
     """Mamba-2. `mamba.in` gives z, then x | B | C for the convolution, then dt.
 
-    Units: dt_limit in the same unit as dt; B and C have state_dim numbers per group.
+    Units: dt_limit in the same unit as dt; B and C have state_dim numbers per group. norm_groups:
+    the norm at the end is over each of so many equal parts.
     """
 
     num_heads: int
@@ -116,6 +120,7 @@ class Mamba2Spec:
     conv_bias: bool = True
     proj_bias: bool = False
     dt_limit: tuple[float, float] = (0.0, math.inf)
+    norm_groups: int = 1
 
     kv_shapes: ClassVar[KvShapes] = ()
     reference = "Mamba-2 layers computed by torch"
@@ -183,7 +188,7 @@ MixerSpec = (
 
 @dataclass(frozen=True)
 class MlpSpec:
-    """Dense gated MLP, its tensors below `stem`. fused: one tensor `gate_up`, gate first."""
+    """Dense MLP, its tensors below `stem`. fused: one tensor `gate_up`, gate first."""
 
     intermediate_size: int
     activation: Activation = SILU
@@ -235,7 +240,8 @@ class MoeSpec:
 
     bias: experts have biases. shared_gate: the shared MLP is weighted by sigmoid(shared_gate x);
     shared_scale multiplies its output. weigh_input: the weight of an expert multiplies what it is
-    given, not what it gives.
+    given, not what it gives. latent: width of what experts take and give, 0 = the model's own; a
+    matrix leads there and one back. The router and the shared MLP see the model's own.
     """
 
     router: RouterSpec
@@ -246,10 +252,13 @@ class MoeSpec:
     shared_gate: bool = False
     shared_scale: float = 1.0
     weigh_input: bool = False
+    latent: int = 0
 
     @property
     def reference(self) -> str:
         """What is computed without a fast kernel."""
+        if not self.activation.gated:
+            return "experts without a gate computed one at a time"
         return "experts with biases computed one at a time" if self.bias else ""
 
 
@@ -400,6 +409,13 @@ class ModelConfig:
         """Bytes that one token adds to the keys and values of all layers."""
         shapes = (shape for layer in self.layers for shape in layer.mixer.kv_shapes)
         return math.ceil(item_bytes * sum(shape.elements_per_token for shape in shapes))
+
+    def kv_q8_0_bytes_per_token(self, item_bytes: int) -> int:
+        """The same where what can be is kept in q8_0, the rest in numbers of item_bytes."""
+        shapes = [shape for layer in self.layers for shape in layer.mixer.kv_shapes]
+        small = Q8_0_GROUP_BYTES / Q8_0_GROUP
+        sizes = (s.elements_per_token * (small if s.quantizable else item_bytes) for s in shapes)
+        return math.ceil(sum(sizes))
 
     @property
     def reference_notes(self) -> tuple[str, ...]:

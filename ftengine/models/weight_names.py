@@ -35,6 +35,9 @@ COPIED = -2
 BIAS_PARTS = ("gate_up_bias", "down_bias")
 """Vectors of an expert; its matrices are gate, up (or both as gate_up) and down."""
 
+UP_ALONE = "up_alone"
+"""The first matrix of an expert that has no gate."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -98,6 +101,12 @@ class WantedBank:
     hidden: int
     inter: int
     bias: bool = False
+    gated: bool = True
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """Parts of an expert that a checkpoint holds, gate and up taken apart."""
+        return ("gate", "up", "down") if self.gated else (UP_ALONE, "down")
 
 
 @dataclass(frozen=True)
@@ -121,8 +130,27 @@ SKIPPED = re.compile(
     r"|^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower)\."
     r"|^(model\.)?(mm_projector|patch_merge_mlp|embed_vision|embed_audio|vision_adapter|vision_projection)\."
     r"|\.([qkv]_scale|kv_scale|input_scale|input_global_scale|activation_scale|output_scale)$"
+    r"|\.weight_shape$"
 )
 """Tensors that carry nothing this engine needs."""
+
+_AS_NUMBERS = {
+    ".mla.kv_b": 4,
+    ".router.table": 8,
+    ".attn_hc.fn": 8,
+    ".ffn_hc.fn": 8,
+    "hc_head.fn": 8,
+}
+"""Endings of matrices that layers keep as plain numbers, whatever their format, and item bytes."""
+
+
+def number_bytes(name: str) -> int:
+    """Bytes of an item of a matrix that is kept as numbers; 0 = it is kept as the kernels read it.
+
+    name: one of ours.
+    """
+    return next((size for ending, size in _AS_NUMBERS.items() if name.endswith(ending)), 0)
+
 
 TABLE = re.compile(r"\.tid2eid$")
 """Tensors that may hold whole numbers."""
@@ -196,7 +224,11 @@ def wanted_banks(config: ModelConfig) -> dict[str, WantedBank]:
         block = layer.experts
         if block is not None:
             banks[f"layers.{number}.experts"] = WantedBank(
-                block.router.num_experts, config.hidden_size, block.intermediate_size, block.bias
+                block.router.num_experts,
+                block.latent or config.hidden_size,
+                block.intermediate_size,
+                block.bias,
+                block.activation.gated,
             )
     return banks
 
@@ -440,6 +472,9 @@ def _moe_tensors(hidden: int, block: MoeSpec, vocab_size: int) -> Shapes:
         yield "router.table", (vocab_size, block.router.num_experts_per_tok)
     if block.router.expert_scale:
         yield "router.expert_scale", (count,)
+    if block.latent:
+        yield "latent.down", (block.latent, hidden)
+        yield "latent.up", (hidden, block.latent)
     if block.shared is not None:
         yield from _mlp_tensors(hidden, block.shared)
     if block.shared_gate:
@@ -451,7 +486,8 @@ def _mlp_tensors(hidden: int, block: MlpSpec) -> Shapes:
     if block.fused:
         yield from _matrix(f"{stem}.gate_up", 2 * width, hidden, block.bias)
     else:
-        yield from _matrix(f"{stem}.gate", width, hidden, block.bias)
+        if block.activation.gated:
+            yield from _matrix(f"{stem}.gate", width, hidden, block.bias)
         yield from _matrix(f"{stem}.up", width, hidden, block.bias)
     yield from _matrix(f"{stem}.down", hidden, width, block.bias)
 

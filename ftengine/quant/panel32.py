@@ -144,13 +144,20 @@ def unpack_pair(fmt: QuantFormat | str, packed: Bytes, rows: int, cols: int) -> 
 
 
 def expert_layout(
-    fmt_gate_up: QuantFormat | str, fmt_down: QuantFormat | str, hidden: int, inter: int
+    fmt_gate_up: QuantFormat | str,
+    fmt_down: QuantFormat | str,
+    hidden: int,
+    inter: int,
+    *,
+    gated: bool = True,
 ) -> ExpertLayout:
     """The bank row of one expert: gate_up [2 * inter, hidden], then down [hidden, inter].
 
+    Not gated: up [inter, hidden] instead of gate_up.
+
     Raises: ValueError if a size does not fit its format.
     """
-    gate_up = packed_bytes(fmt_gate_up, inter, hidden, paired=True)
+    gate_up = packed_bytes(fmt_gate_up, inter, hidden, paired=gated)
     down_offset = round_up(gate_up, PART_ALIGN_BYTES)
     end = down_offset + packed_bytes(fmt_down, hidden, inter)
     return ExpertLayout(0, down_offset, round_up(end, ROW_ALIGN_BYTES))

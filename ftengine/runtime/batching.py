@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import PAGE_TOKENS, pages_for
 from ftengine.cache.state_pool import StatePool
-from ftengine.layers.context import Span, StepContext, Workspace
+from ftengine.kernels.native_states import SpanIndex
+from ftengine.layers.context import Gather, Span, StepContext, Workspace
 from ftengine.scheduler.batch import Work
+
+
+class Indices(Protocol):
+    """Where index buffers lie: gpu/indices.py's are seen by a device once they are sent."""
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[npt.NDArray[Any], Any]:
+        """What is written and what a step is given, zeroed; int32 or int64."""
+
+
+class HostIndices:
+    """Both are the same memory."""
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[npt.NDArray[Any], Any]:
+        """As Indices.take."""
+        tensor = torch.zeros(shape, dtype=dtype)
+        return tensor.numpy(), tensor
+
+
+def index_bytes(max_tokens: int, max_sequences: int, context_tokens: int) -> int:
+    """Most that StepInputs takes of an Indices whose parts begin at multiples of 256 bytes."""
+    pages = pages_for(context_tokens)
+    return 28 * max_tokens + 4 * max_sequences * (pages + 2) + 8 * 256
 
 
 class StepInputs:
@@ -24,51 +49,66 @@ class StepInputs:
         max_sequences: int,
         context_tokens: int,
         states: StatePool | None = None,
+        indices: Indices | None = None,
+        gather: Gather | None = None,
     ) -> None:
         self._workspace = workspace
         self._pool = pool
         self._states = states
+        self._gather = gather
         max_tokens = workspace.max_tokens
         max_pages = pages_for(context_tokens)
-        self.token_ids = torch.zeros(max_tokens, dtype=torch.int64)
-        self._positions = torch.zeros(max_tokens, dtype=torch.int32)
-        self._slots = torch.zeros(max_tokens, dtype=torch.int64)
-        self._query_start = torch.zeros(max_sequences + 1, dtype=torch.int32)
-        self._context_len = torch.zeros(max_sequences, dtype=torch.int32)
-        self._page_table = torch.zeros(max_sequences, max_pages, dtype=torch.int32)
         # numpy writes single elements and slices several times faster than torch
-        self._np_ids = self.token_ids.numpy()
-        self._np_positions = self._positions.numpy()
-        self._np_slots = self._slots.numpy()
-        self._np_start = self._query_start.numpy()
-        self._np_context = self._context_len.numpy()
-        self._np_pages = self._page_table.numpy()
+        take = (indices or HostIndices()).take
+        self._np_ids, self.token_ids = take((max_tokens,), torch.int64)
+        self._np_positions, self._positions = take((max_tokens,), torch.int32)
+        self._np_slots, self._slots = take((max_tokens,), torch.int64)
+        self._np_wanted, self._wanted = take((max_tokens,), torch.int64)
+        self._np_start, self._query_start = take((max_sequences + 1,), torch.int32)
+        self._np_context, self._context_len = take((max_sequences,), torch.int32)
+        self._np_pages, self._page_table = take((max_sequences, max_pages), torch.int32)
         self._rows: list[list[int]] = [[] for _ in range(max_sequences)]
+        self._span_index: SpanIndex | None = None
+        if states is not None:
+            self._span_index = SpanIndex(
+                torch.zeros(max_tokens + 1, dtype=torch.int32),
+                torch.zeros(max_tokens, dtype=torch.int64),
+                torch.zeros(max_tokens, dtype=torch.int64),
+            )
 
     def use_pool(self, pool: KvPool) -> None:
         """Steps from now on read and write another pool, in which pages may have other ids."""
         self._pool = pool
         self._rows = [[] for _ in self._rows]
 
-    def fill(self, work: Items[Work], wanted: list[int] | None) -> StepContext:
-        """Write one step's indices. `wanted` as in StepContext."""
+    def fill(self, work: Items[Work], wanted: list[int] | None, pages: int = 0) -> StepContext:
+        """Write one step's indices. `wanted` as in StepContext; pages: width of its page table, 0 =
+        all that a context may have.
+        """
         at = 0
         for row, item in enumerate(work):
             self._fill_row(row, at, item)
             at += item.num_tokens
         count = len(work)
+        spans = () if self._states is None else _spans(work, self._states)
+        if self._span_index is not None:
+            _fill_spans(self._span_index, spans)
+        if wanted is not None:
+            self._np_wanted[: len(wanted)] = wanted
         return StepContext(
             positions=self._positions[:at],
             slots=self._slots[:at],
             query_start=self._query_start[: count + 1],
             context_len=self._context_len[:count],
-            page_table=self._page_table[:count],
-            wanted=None if wanted is None else torch.tensor(wanted, dtype=torch.int64),
+            page_table=self._page_table[:count, : pages or self._page_table.shape[1]],
+            wanted=None if wanted is None else self._wanted[: len(wanted)],
             pool=self._pool,
             buffers=self._workspace.views(at),
             states=self._states,
-            spans=() if self._states is None else _spans(work, self._states),
+            spans=spans,
+            span_index=self._span_index,
             token_ids=self.token_ids[:at],
+            gather=self._gather,
         )
 
     def _fill_row(self, row: int, at: int, item: Work) -> None:
@@ -112,3 +152,13 @@ def _spans(work: Items[Work], states: StatePool) -> tuple[Span, ...]:
         spans.append(Span(slice(first, end), slot))
         at = end
     return tuple(spans)
+
+
+def _fill_spans(index: SpanIndex, spans: tuple[Span, ...]) -> None:
+    """Spans without tokens are left out: they are there for saves that end a sequence's part."""
+    start, slot, keep = index.start.numpy(), index.slot.numpy(), index.keep.numpy()
+    at = 0
+    for span in spans:
+        if span.rows.stop > span.rows.start:
+            slot[at], keep[at], start[at + 1] = span.slot, span.keep, span.rows.stop
+            at += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING
 
-from ftengine.config import EngineConfig
+from ftengine.config import PARK_S, EngineConfig
 from ftengine.errors import EngineError, RequestError
 from ftengine.protocol import (
     EmbedReply,
@@ -34,9 +34,11 @@ from ftengine.runtime.constrained import Grammars, Pending
 from ftengine.runtime.embedding import Embeddings
 from ftengine.runtime.metrics import Metrics, expert_text, prometheus_text
 from ftengine.runtime.outcomes import Result, error_event, result_of
+from ftengine.runtime.park import write_all
 from ftengine.runtime.requests import LiveRequest, Publish
 from ftengine.runtime.runner import PromptLogits, Runner
-from ftengine.sampling.sampler import Choice, Draw, sample, token_logprobs
+from ftengine.sampling.partial import Logits, choose
+from ftengine.sampling.sampler import Choice, Draw, token_logprobs
 from ftengine.sampling.uniform import new_seed
 from ftengine.scheduler.batch import Batch, Work
 from ftengine.scheduler.scheduler import Scheduler
@@ -100,6 +102,7 @@ class Engine:
             loaded.info,
             kernels={**loaded.info.kernels, "step": loaded.runner.step_described},
             kv_bytes=loaded.runner.pool.total_bytes,
+            notes=(*loaded.info.notes, *loaded.memory.placement.notes),
             experts=loaded.memory.experts(loaded.info.num_experts),
             cache=loaded.memory.cache(),
         )
@@ -168,6 +171,8 @@ class Engine:
         if self._grammars is not None:
             self._grammars.close()
         if self._assembled is not None:
+            self._assembled.memory.parked.close()
+            self._assembled.runner.close()
             self._assembled.memory.placement.close()
 
     def drain(self) -> None:
@@ -190,7 +195,15 @@ class Engine:
             self._receive(wait=not self._loaded.scheduler.has_work)
             if not self._stopping:
                 self.step()
+        if self._state == "draining":
+            self.park()
         self.close()
+
+    def park(self) -> None:
+        """Put what the prefix cache holds in files, where a folder is set; while nothing runs."""
+        until_s = self._clock.monotonic() + PARK_S
+        loaded = self._loaded
+        write_all(loaded.memory.parked, loaded.scheduler, lambda: self._clock.monotonic() < until_s)
 
     def step(self) -> bool:
         """Run one step and publish what it gave. False when there was nothing to run."""
@@ -261,6 +274,7 @@ class Engine:
 
     def _wait(self) -> Callable[[], None]:
         """The next command; meanwhile the device's memory is watched, where slots follow it."""
+        self._loaded.memory.parked.make_ready()
         while self._loaded.memory.follows:
             try:
                 return self._commands.get(timeout=_FOLLOW_S)
@@ -394,6 +408,7 @@ class Engine:
     def _compute(self, batch: Batch) -> dict[str, Choice]:
         runner = self._loaded.runner
         wanting = [item for item in batch.work if _wants_rows(item)]
+        logits: Logits
         if wanting:
             rows = runner.run_with_rows(batch, wanting)
             logits = rows.logits
@@ -408,7 +423,7 @@ class Engine:
         good = {row: draw for row, draw in draws.items() if draw is not None}
         if len(good) < len(ids):
             logits, ids = logits[list(good)], [ids[row] for row in good]
-        choices = sample(logits, list(good.values()))
+        choices = choose(logits, list(good.values()))
         return dict(zip(ids, choices, strict=True))
 
     def _draw(self, request_id: str) -> Draw | None:

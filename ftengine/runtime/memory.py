@@ -6,20 +6,18 @@ Called by the engine thread between steps, when nothing is in flight.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from ftengine.cache.kv_pool import KvPool, KvShape, page_bytes
 from ftengine.cache.policy.pages import PageAllocator
 from ftengine.device.host_memory import available_bytes
-from ftengine.device.torch_device import page_aligned
 from ftengine.errors import CapacityError, RequestError
 from ftengine.experts.counters import ExpertCounters
 from ftengine.experts.gpu import DeviceStore
 from ftengine.experts.policy.budget import MemoryNeeds, follow_free_memory
 from ftengine.protocol import CacheStats, ExpertStats, MemoryRequest, MemoryState
+from ftengine.runtime.park import NOT_PARKED, Parked
 from ftengine.runtime.placement import Placement, check_slots, following
 from ftengine.runtime.runner import Runner
 from ftengine.scheduler.scheduler import Scheduler
@@ -38,10 +36,9 @@ class MemoryManager:
     runner: Runner
     scheduler: Scheduler
     pages: PageAllocator
-    kv_layers: Sequence[KvShape]
-    kv_dtype: torch.dtype
     experts_per_token: int
     automatic: bool = False
+    parked: Parked = NOT_PARKED
 
     @property
     def counters(self) -> ExpertCounters:
@@ -127,6 +124,7 @@ class MemoryManager:
         """The prefix cache for /info."""
         reuse, states = self.scheduler.reuse, self.runner.states
         tree, counters = reuse.tree, reuse.counters
+        parking = self.parked.parking
         return CacheStats(
             enabled=reuse.limits.active,
             pages=tree.num_pages,
@@ -138,6 +136,7 @@ class MemoryManager:
             recomputed_tokens=counters.recomputed,
             evicted_pages=tree.evicted_pages,
             evicted_checkpoints=tree.evicted_checkpoints,
+            **({} if parking is None else vars(parking.stats())),
         )
 
     def _resize_slots(self, num_slots: int) -> None:
@@ -156,19 +155,22 @@ class MemoryManager:
         store.resize(num_slots)
 
     def _resize_kv(self, kv_bytes: int) -> None:
-        num_pages = kv_bytes // page_bytes(self.kv_layers, self.kv_dtype)
         old = self.runner.pool
-        new_bytes = num_pages * page_bytes(self.kv_layers, self.kv_dtype)
+        num_pages = kv_bytes // old.bytes_per_page
+        new_bytes = num_pages * old.bytes_per_page
         more = new_bytes - old.total_bytes
-        self._check_device(more)
-        _check_host(new_bytes if more > 0 else 0)
+        on_device = self.placement.holds_pools
+        self._check_device(new_bytes if on_device else more)  # old and new lie side by side there
+        if not on_device:
+            _check_host(new_bytes if more > 0 else 0)
         # made first: when this fails nothing has changed yet
-        pool = KvPool(self.kv_layers, max(num_pages, 1), self.kv_dtype, page_aligned)
+        pool = old.like(max(num_pages, 1))
         self.runner.copy(self.scheduler.take_copies())  # they speak of the old pages
         places = self.scheduler.resize_pages(num_pages)
+        self.runner.copy(self.scheduler.take_copies())  # what gave way is parked from there
         pool.take_pages(old, places)
-        self.runner.use_pool(pool)
-        if self.placement.device is not None:
+        self.runner.replace_pool(pool)
+        if self.placement.device is not None and not on_device:
             self.placement.device.reserve(more)
 
     def _check_device(self, more_bytes: int) -> None:

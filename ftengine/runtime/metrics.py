@@ -41,6 +41,9 @@ class Metrics:
     cache_evicted_pages: int = 0
     cache_evicted_checkpoints: int = 0
     cache_hit_ratio: float = 0.0
+    cache_parked_pages: int = 0
+    cache_parked_file_bytes: int = 0
+    cache_returned_tokens: int = 0
 
     def count_cache(self, reuse: Reuse) -> None:
         """Take over what the prefix cache has counted."""
@@ -53,6 +56,10 @@ class Metrics:
         self.cache_evicted_pages = tree.evicted_pages
         self.cache_evicted_checkpoints = tree.evicted_checkpoints
         self.cache_hit_ratio = counters.hit / counters.looked_up if counters.looked_up else 0.0
+        if reuse.parked is not None:
+            self.cache_parked_pages = reuse.parked.num_pages
+            self.cache_parked_file_bytes = reuse.parked.file_bytes
+            self.cache_returned_tokens = reuse.parked.returned_tokens
 
 
 _HELP = {
@@ -84,6 +91,9 @@ _HELP = {
     "cache_evicted_pages": ("counter", "Pages that the prefix cache gave up for others."),
     "cache_evicted_checkpoints": ("counter", "Checkpoints that gave way to newer ones."),
     "cache_hit_ratio": ("gauge", "Part of the prompt tokens looked up that were reused."),
+    "cache_parked_pages": ("gauge", "KV pages parked in host memory."),
+    "cache_parked_file_bytes": ("gauge", "Bytes of files with parked conversations."),
+    "cache_returned_tokens": ("counter", "Tokens that came back from host memory or files."),
 }
 
 

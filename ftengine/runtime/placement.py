@@ -12,9 +12,12 @@ from ftengine.device.machine import Machine
 from ftengine.errors import CapacityError
 from ftengine.experts.cpu import CpuStore
 from ftengine.experts.gpu import DeviceStore, StoreSettings
+from ftengine.experts.gpu_store import GpuStore
 from ftengine.experts.policy.budget import Hysteresis
+from ftengine.experts.policy.rates import Rates
 from ftengine.experts.timing import rates_of
-from ftengine.kernels.dispatch import Kernels
+from ftengine.gpu.tools import GpuTools
+from ftengine.kernels.dispatch import Kernels, ReferenceKernels
 from ftengine.models.spec import ModelConfig, RouterSpec
 
 EMULATED_MACHINE = Machine(
@@ -33,6 +36,8 @@ EMULATED_MACHINE = Machine(
     launch_s=0.0,
 )
 """The planner needs ratios, whatever the speed of the processor that stands in for the device."""
+FIRST_RATES = Rates(link_bytes_per_s=12e9, host_bytes_per_s=40e9, host_left_bytes_per_s=25e9)
+"""Of a GPU until the first steps have been timed: half of a PCIe 4.0 x16 link, two channels."""
 _UNKNOWN_MEMORY_BYTES = 8 << 30
 _RESERVE_BYTES = 512 << 20
 _RESERVE_SHARE = 0.05
@@ -41,17 +46,33 @@ _RESERVE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Placement:
-    """Where routed experts live. device is None where the CPU computes them all."""
+    """Where routed experts live. device is None where the CPU computes them all.
+
+    tools: of a real GPU, which holds everything but the host's banks; None else.
+    """
 
     store: CpuStore | DeviceStore
     device: Device | None
     strategy: str
+    tools: GpuTools | None = None
+
+    @property
+    def holds_pools(self) -> bool:
+        """Whether KV pages and states lie in the device's memory."""
+        return self.tools is not None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know by now."""
+        return self.store.notes if isinstance(self.store, GpuStore) else ()
 
     def close(self) -> None:
-        """End the threads of store and device."""
+        """End the threads of store and device; may be called twice."""
         if isinstance(self.store, DeviceStore):
             self.store.close()
-        elif self.device is not None:
+        if self.tools is not None:
+            self.tools.launcher.close()
+        if self.device is not None:
             self.device.close()
 
 
@@ -60,8 +81,17 @@ def experts_per_token(spec: ModelConfig) -> int:
     return max((r.num_experts_per_tok for r in _routers(spec)), default=0)
 
 
+def on_gpu(config: EngineConfig, spec: ModelConfig, tools: GpuTools) -> Placement:
+    """The store for this model on a real GPU, still without slots."""
+    strategy = config.compute.chosen_strategy
+    if not spec.num_experts:
+        return Placement(CpuStore(ReferenceKernels()), tools.device, "resident", tools)
+    settings = StoreSettings(strategy, FIRST_RATES, None, experts_per_token(spec))
+    return Placement(GpuStore(tools, settings), tools.device, strategy, tools)
+
+
 def choose_placement(config: EngineConfig, spec: ModelConfig, kernels: Kernels) -> Placement:
-    """The store for this model on this device, still without slots."""
+    """The store for this model without a real GPU, still without slots."""
     compute = config.compute
     device = None if compute.device == "cpu" else _emulated(config)
     if device is None or compute.chosen_strategy == "cpu" or not spec.num_experts:
@@ -78,7 +108,7 @@ def start_slots(
 
     Raises: CapacityError with need and have.
     """
-    if placement.device is not None:
+    if placement.device is not None and not placement.holds_pools:
         placement.device.reserve(taken_bytes)
     store = placement.store
     if not isinstance(store, DeviceStore):

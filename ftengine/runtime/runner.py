@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -9,20 +10,21 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.cache.kv_pool import KvPool
+from ftengine.cache.parking import Parking
 from ftengine.cache.policy.pages import pages_for
 from ftengine.cache.state_pool import StatePool
+from ftengine.kernels.dispatch import Kernels
 from ftengine.kernels.native import NativeKernels
-from ftengine.layers.context import Workspace
+from ftengine.layers.context import Gather, Workspace
 from ftengine.models.decoder import Decoder
+from ftengine.models.widths import HEAD_ROWS
 from ftengine.plan.replay import StepPlans
 from ftengine.protocol import GenerateRequest
-from ftengine.runtime.batching import StepInputs
+from ftengine.runtime.batching import HostIndices, Indices, StepInputs
+from ftengine.sampling.partial import Logits
 from ftengine.scheduler.batch import Batch, Work
 from ftengine.scheduler.reuse import Copy
 from ftengine.scheduler.sequence import Sequence
-
-HEAD_ROWS = 64
-"""Most rows of logits that exist at a time while prompt logits are read."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,19 @@ class StepRows:
     logits: torch.Tensor
 
 
+@dataclass(frozen=True)
+class StepMemory:
+    """What steps work in. Shape: logits float32 [head_rows, vocab_size].
+
+    gather: see StepContext.
+    """
+
+    workspace: Workspace
+    indices: Indices
+    logits: torch.Tensor
+    gather: Gather | None = None
+
+
 class Runner:
     """Runs steps of one decoder over one KV pool, and the states of recurrent layers."""
 
@@ -76,17 +91,24 @@ class Runner:
         pool: KvPool,
         limits: RunnerLimits,
         states: StatePool | None = None,
+        memory: StepMemory | None = None,
     ) -> None:
         self._decoder = decoder
         self._pool = pool
         self._states = states
         self._limits = limits
-        workspace = Workspace(decoder.buffer_shape, limits.step_tokens)
+        memory = memory or _host_memory(decoder, limits)
         self._inputs = StepInputs(
-            workspace, pool, limits.max_sequences, limits.context_tokens, states
+            memory.workspace,
+            pool,
+            limits.max_sequences,
+            limits.context_tokens,
+            states,
+            memory.indices,
+            memory.gather,
         )
-        rows = max(HEAD_ROWS, limits.max_sequences)
-        self._logits = torch.zeros(rows, decoder.vocab_size)
+        self._logits = memory.logits
+        self.parking: Parking | None = None
         kernels = decoder.head.kernels
         self._plans: StepPlans | None = None
         if isinstance(kernels, NativeKernels):
@@ -101,6 +123,11 @@ class Runner:
     def pool(self) -> KvPool:
         """The KV pool in use."""
         return self._pool
+
+    @property
+    def kernels(self) -> Kernels:
+        """What computes the layers."""
+        return self._decoder.head.kernels
 
     @property
     def hidden_size(self) -> int:
@@ -119,21 +146,37 @@ class Runner:
         if self._plans is not None:
             self._plans.forget()
 
+    def replace_pool(self, pool: KvPool) -> None:
+        """As use_pool, where the old one is of no more use."""
+        old = self._pool
+        self.use_pool(pool)
+        self._release(old)
+
+    def close(self) -> None:
+        """Give back what is not given back by itself; after the last step."""
+
     def copy(self, copies: Iterable[Copy]) -> None:
         """Move what the scheduler wants moved, in this order, before the next step."""
-        for item in copies:
-            if item.kind == "page":
-                self._pool.copy_page(item.source, item.target)
-            else:
+        for kind, group in itertools.groupby(copies, key=lambda item: item.kind):
+            if kind == "page":
+                for item in group:
+                    self._pool.copy_page(item.source, item.target)
+            elif kind == "state":
                 assert self._states is not None, "a model without states has none to copy"
-                self._states.copy(item.source, item.target)
+                for item in group:
+                    self._states.copy(item.source, item.target)
+            else:
+                assert self.parking is not None, "nothing was parked"
+                self.parking.move(kind, list(group), self._pool, self._states)
+        if self.parking is not None:
+            self.parking.settled()
 
-    def run(self, batch: Batch) -> torch.Tensor:
+    def run(self, batch: Batch) -> Logits:
         """Compute a step. Returns the logits that choose tokens, in the order of batch.work.
 
         Shape: float32 [number of sampling works, vocab_size], valid until the next call.
         """
-        rows = _sampling_rows(batch.work)
+        rows = sampling_rows(batch.work)
         only_decodes = len(rows) == batch.num_tokens
         return self._head(self._forward(batch.work, None if only_decodes else rows))
 
@@ -153,12 +196,12 @@ class Runner:
             if item not in wanting:
                 continue
             if item.sequence.embeds:
-                texts.append(HiddenRows(item.sequence, item.start, rows))
+                texts.append(HiddenRows(item.sequence, item.start, self._on_host(rows)))
                 continue
             for first, part in _blocks(rows):
                 logits = self._head(part).clone()
                 prompts.append(PromptLogits(item.sequence, item.start + first, logits))
-        logits = self._head(hidden[_sampling_rows(batch.work)].contiguous())
+        logits = self._head(self._chosen(hidden, sampling_rows(batch.work)))
         return StepRows(prompts, texts, logits)
 
     def logits(self, token_ids: Iterable[int], chunk_tokens: int = 0) -> torch.Tensor:
@@ -172,8 +215,8 @@ class Runner:
         chunk = chunk_tokens or self._limits.step_tokens
         sequence = lone_sequence(tokens)
         parts: list[torch.Tensor] = []
-        pool = self._pool
-        self.use_pool(pool.like(len(sequence.pages)))
+        pool, own = self._pool, self._pool.like(len(sequence.pages))
+        self.use_pool(own)
         try:
             for start in range(0, len(tokens), chunk):
                 count = min(chunk, len(tokens) - start)
@@ -181,6 +224,7 @@ class Runner:
                 parts += [self._head(part).clone() for _, part in _blocks(hidden)]
         finally:
             self.use_pool(pool)
+            self._release(own)
         return torch.cat(parts)
 
     def _forward(self, work: tuple[Work, ...], wanted: list[int] | None) -> torch.Tensor:
@@ -196,8 +240,33 @@ class Runner:
         with torch.inference_mode():
             return self._decoder.logits(hidden, self._logits[: hidden.shape[0]])
 
+    def _chosen(self, hidden: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """Rows of what _forward gave, as _head takes them."""
+        return hidden[rows].contiguous()
 
-def _sampling_rows(work: Items[Work]) -> list[int]:
+    def _on_host(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Rows of what _forward gave, for others to read."""
+        return hidden
+
+    def _release(self, pool: KvPool) -> None:
+        """A pool that nobody uses any more: the system takes it back by itself."""
+
+
+def head_rows(limits: RunnerLimits) -> int:
+    """Most rows of logits that exist at a time."""
+    return max(HEAD_ROWS, limits.max_sequences)
+
+
+def _host_memory(decoder: Decoder, limits: RunnerLimits) -> StepMemory:
+    return StepMemory(
+        Workspace(decoder.buffer_shape, limits.step_tokens),
+        HostIndices(),
+        torch.zeros(head_rows(limits), decoder.vocab_size),
+    )
+
+
+def sampling_rows(work: Items[Work]) -> list[int]:
+    """The last row of each work that chooses a token."""
     rows: list[int] = []
     at = 0
     for item in work:

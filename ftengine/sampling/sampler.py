@@ -59,7 +59,7 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[Choice]:
     """
     if not draws:
         return []
-    greedy = [_is_plain(draw) for draw in draws]
+    greedy = [is_plain(draw) for draw in draws]
     best = _largest(logits)
     tokens = [
         best[row] if greedy[row] else _sample_row(logits[row].numpy(), draw)
@@ -99,15 +99,34 @@ def candidates_of(logits: Floats, sampling: Sampling) -> Candidates:
     """Apply every filter to one row whose bias and penalties are applied already."""
     if sampling.top_p < 1 and sampling.top_k == 0 and sampling.typical_p >= 1:
         kept = filters.nucleus_candidates(logits, sampling.top_p)
-    else:
-        kept = filters.all_candidates(logits, sampling.top_k)
-        if sampling.typical_p < 1:
-            kept = filters.keep_typical(kept, sampling.typical_p)
-        if sampling.top_p < 1:
-            kept = filters.keep_top_p(kept, sampling.top_p)
+        return filters.keep_min_p(kept, sampling.min_p) if sampling.min_p > 0 else kept
+    return narrowed(filters.all_candidates(logits, sampling.top_k), sampling)
+
+
+def narrowed(kept: Candidates, sampling: Sampling) -> Candidates:
+    """The filters that follow top_k."""
+    if sampling.typical_p < 1:
+        kept = filters.keep_typical(kept, sampling.typical_p)
+    if sampling.top_p < 1:
+        kept = filters.keep_top_p(kept, sampling.top_p)
     if sampling.min_p > 0:
         kept = filters.keep_min_p(kept, sampling.min_p)
     return kept
+
+
+def is_plain(draw: Draw) -> bool:
+    """Whether the largest of the model's own logits is what is asked for."""
+    if draw.allowed is not None:
+        return False
+    return draw.sampling.temperature == 0 and not changes_logits(draw.sampling)
+
+
+def drawn(kept: Candidates, draw: Draw) -> int:
+    """The id that the draw hits among candidates."""
+    chances = filters.probabilities(kept.logits, draw.sampling.temperature)
+    place = uniform(draw.seed, draw.counter)
+    index = int(np.searchsorted(np.cumsum(chances), place, side="right"))
+    return int(kept.ids[min(index, kept.ids.shape[0] - 1)])
 
 
 def _largest(logits: torch.Tensor) -> list[int]:
@@ -121,12 +140,6 @@ def _largest(logits: torch.Tensor) -> list[int]:
         )
     found: list[int] = best[:, 0].tolist()
     return found
-
-
-def _is_plain(draw: Draw) -> bool:
-    if draw.allowed is not None:
-        return False
-    return draw.sampling.temperature == 0 and not changes_logits(draw.sampling)
 
 
 def _sample_row(row: Floats, draw: Draw) -> int:
@@ -144,8 +157,4 @@ def _choose(row: Floats, draw: Draw) -> int:
     sampling = draw.sampling
     if sampling.temperature == 0:
         return int(row.argmax())
-    kept = candidates_of(row, sampling)
-    chances = filters.probabilities(kept.logits, sampling.temperature)
-    place = uniform(draw.seed, draw.counter)
-    index = int(np.searchsorted(np.cumsum(chances), place, side="right"))
-    return int(kept.ids[min(index, kept.ids.shape[0] - 1)])
+    return drawn(candidates_of(row, sampling), draw)

@@ -2,7 +2,8 @@
 
 Stands between the scheduler, which says when a sequence begins, goes on and ends, and the prefix
 tree, which says what is known. Data moves by copies that are queued here and done by the runner, in
-order, before the next step is computed.
+order, before the next step is computed. What the tree gives up is parked, where that is set, and
+comes back when a prompt leads there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 
 from ftengine.cache.policy.anchors import choose_anchors
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
-from ftengine.cache.policy.radix import Match, RadixTree
+from ftengine.cache.policy.parked import Found, ParkedTexts
+from ftengine.cache.policy.radix import Match, Node, RadixTree, Tokens
 from ftengine.scheduler.batch import Work
 from ftengine.scheduler.sequence import Sequence
 
@@ -22,7 +24,11 @@ _PART_OF_SLOTS = 2
 
 @dataclass(frozen=True)
 class Copy:
-    """kind "page": one KV page to another; "state": one slot of the state pool to another."""
+    """kind "page": one KV page to another; "state": one slot of the state pool to another.
+
+    "park_page", "park_state": a page or a slot to a row of host memory; "return_page",
+    "return_state": such a row, or what was read under a number below -1, to a page or a slot.
+    """
 
     kind: str
     source: int
@@ -66,14 +72,19 @@ class ReuseCounters:
 class Reuse:
     """Pages, checkpoints and the tree, as the scheduler uses them."""
 
-    def __init__(self, pages: PageAllocator, limits: ReuseLimits) -> None:
+    def __init__(
+        self, pages: PageAllocator, limits: ReuseLimits, parked: ParkedTexts | None = None
+    ) -> None:
         self.limits = limits
+        self.parked = parked if limits.active else None
         self.counters = ReuseCounters()
         slots = limits.num_checkpoints if limits.active and limits.stateful else 0
         self.tree = RadixTree(pages, slots, limits.first_slot)
         self._pages = pages
         self._room = max(slots // _PART_OF_SLOTS, 1)
         self._copies: list[Copy] = []
+        if self.parked is not None:
+            self.tree.evictions = _Parks(self.parked, self._copies)
 
     @property
     def num_available(self) -> int:
@@ -82,7 +93,8 @@ class Reuse:
 
     def take_copies(self) -> list[Copy]:
         """The copies queued since the last call, to be done in this order."""
-        found, self._copies = self._copies, []
+        found = list(self._copies)
+        self._copies.clear()
         return found
 
     def allocate(self, count: int) -> list[int] | None:
@@ -103,6 +115,7 @@ class Reuse:
         if not alone and missing > self.num_available:
             self.tree.release(match.node)
             return False
+        match = self._bring_back(sequence, match)
         self._start(sequence, match)
         self._count(sequence, match)
         return True
@@ -162,9 +175,13 @@ class Reuse:
             self.tree.give_slot(slot)
         sequence.saved = []
 
-    def forget(self) -> None:
-        """Drop all that no running sequence uses."""
+    def park(self) -> None:
+        """Park all that no running sequence uses, to be done by the copies queued."""
         self.tree.evict(self.tree.num_evictable)
+
+    def forget(self) -> None:
+        """Drop all that no running sequence uses; what is parked already stays."""
+        self.tree.forget()
 
     def check_integrity(self, running: Items[Sequence]) -> None:
         """Assert that the tree, the pages and the sequences tell the same story."""
@@ -212,6 +229,50 @@ class Reuse:
                 sequence.request.anchors, match.num_tokens, sequence.num_prompt, self._room
             )
 
+    def _bring_back(self, sequence: Sequence, match: Match) -> Match:
+        """The match, or a deeper one by what is parked."""
+        if self.parked is None:
+            return match
+        salt, tokens = sequence.salt, tuple(sequence.tokens[:-1])
+        known = self.tree.lookup(salt, tokens)
+        found = self.parked.find(salt, tokens, known, match.num_tokens)
+        if found is None:
+            return match
+        lease = self.tree.pin(salt, tokens)
+        fresh = sorted(self.allocate(min(len(found.pages), self.num_available)) or [])
+        slot = None if found.state is None else self.tree.take_slot()
+        lease = self._return_pages(lease, tokens, found, fresh)
+        if slot is not None and found.state is not None:
+            self._return_state(lease, tokens, found, slot)
+        self.parked.let_go()
+        self.tree.release(lease)
+        self.tree.release(match.node)
+        deeper = self.tree.acquire(salt, tokens, len(tokens))
+        self.parked.returned_tokens += max(deeper.num_tokens - match.num_tokens, 0)
+        return deeper
+
+    def _return_pages(self, lease: Node, tokens: Tokens, found: Found, fresh: list[int]) -> Node:
+        """Copy to the pages given, as far as they go. Returns the lease on the way so far."""
+        held = [node.page for node in lease.path()]
+        self._pages.share(held)
+        text = tokens[: lease.depth]
+        for (kept, row), page in zip(found.pages, fresh, strict=False):
+            self._copies.append(Copy("return_page", row, page))
+            held.append(page)
+            text += kept.node.tokens
+        lease = self.tree.extend(lease, text, held)
+        self._pages.release(held)
+        return lease
+
+    def _return_state(self, lease: Node, tokens: Tokens, found: Found, slot: int) -> None:
+        assert found.state is not None
+        kept, row = found.state
+        if lease.depth < kept.start:  # not all of the pages before it found room
+            self.tree.give_slot(slot)
+            return
+        self._copies.append(Copy("return_state", row, slot))
+        self.tree.attach(lease, tokens[: kept.end], slot)
+
     def _count(self, sequence: Sequence, match: Match) -> None:
         if sequence.preemptions == 0:
             sequence.num_cached = sequence.num_computed
@@ -252,3 +313,21 @@ class Reuse:
         if sequence.lease is not None:
             self.tree.release(sequence.lease)
             sequence.lease = None
+
+
+class _Parks:
+    """Queues a copy for what the tree gives up."""
+
+    def __init__(self, parked: ParkedTexts, copies: list[Copy]) -> None:
+        self._parked = parked
+        self._copies = copies
+
+    def page(self, node: Node) -> None:
+        row = self._parked.page_evicted(node)
+        if row is not None:
+            self._copies.append(Copy("park_page", node.page, row))
+
+    def state(self, node: Node, tail: Tokens, slot: int) -> None:
+        row = self._parked.state_evicted(node, tail)
+        if row is not None:
+            self._copies.append(Copy("park_state", slot, row))

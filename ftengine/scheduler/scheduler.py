@@ -26,6 +26,7 @@ from collections.abc import Collection
 from collections.abc import Sequence as Items
 
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
+from ftengine.cache.policy.parked import ParkedTexts
 from ftengine.errors import CapacityError, RequestError
 from ftengine.protocol import GenerateRequest, Sampling
 from ftengine.scheduler.batch import Batch, Work
@@ -67,6 +68,7 @@ class Scheduler:
         pages: PageAllocator,
         eos_ids: Collection[int] = (),
         reuse: ReuseLimits = NO_REUSE,
+        parked: ParkedTexts | None = None,
     ) -> None:
         if pages.num_pages < pages_for(limits.context_tokens):
             raise CapacityError(
@@ -75,7 +77,7 @@ class Scheduler:
             )
         self._limits = limits
         self._pages = pages
-        self.reuse = Reuse(pages, reuse)
+        self.reuse = Reuse(pages, reuse, parked)
         self._share = PrefillShare(limits.prefill_share)
         self._started_s = 0.0
         self._eos_ids = frozenset(eos_ids)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import uvicorn
 
-from ftengine.config import EngineConfig, ServerConfig
+from ftengine.config import PARK_S, EngineConfig, ServerConfig
 from ftengine.constraints.worker import STACK_BYTES, start_deep
 from ftengine.errors import EngineError, RequestError
 from ftengine.protocol import PROTOCOL_VERSION, Hello, encode_line
@@ -78,7 +78,7 @@ class EngineProcess:
         while not serving.done() and not self._is_over(thread):
             await asyncio.sleep(_TICK_S)
         self._engine.stop()
-        await asyncio.to_thread(thread.join, 5.0)
+        await asyncio.to_thread(thread.join, 5.0 + PARK_S)
         server.should_exit = True
         await serving
         return self._exit_code or 0

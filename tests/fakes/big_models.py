@@ -74,13 +74,16 @@ DEEPSEEK_CONFIG: Mapping[str, Any] = {
 }
 
 
-def glm_nvfp4() -> Iterator[Row]:
-    """GLM-5.2 as released in NVFP4: experts at 4 bits in blocks of 16, everything else bf16."""
-    c = GLM_CONFIG
+def glm_nvfp4(config: Mapping[str, Any] = GLM_CONFIG, drafting: int = 1) -> Iterator[Row]:
+    """GLM-5.2 as released in NVFP4: experts at 4 bits in blocks of 16, everything else bf16.
+
+    config: GLM_CONFIG, perhaps with fewer layers. drafting: layers after the last one; they draft
+    tokens, are fetched and never loaded.
+    """
+    c = config
     hidden, inter = c["hidden_size"], c["moe_intermediate_size"]
     yield Row("model.embed_tokens.weight", "BF16", (c["vocab_size"], hidden))
-    # The layer after the last one drafts tokens; it is fetched and never loaded.
-    for layer in range(c["num_hidden_layers"] + 1):
+    for layer in range(c["num_hidden_layers"] + drafting):
         base = f"model.layers.{layer}"
         yield from _mla(base, c)
         if layer < c["first_k_dense_replace"]:

@@ -26,7 +26,7 @@ SIZES = tiny.TinySizes(
 """Sizes with partial blocks of 128 and whole groups of 32 in both directions."""
 BLOCK = 128
 _KEPT = re.compile(r"embed_tokens|lm_head|norm|\.gate\.weight$|router")
-_ORDER = ("I64", "F32", "BF16", "F8_E8M0", "F8_E4M3", "I8", "U8")
+_ORDER = ("I64", "F32", "BF16", "F8_E8M0", "F8_E4M3", "I32", "I8", "U8")
 """The order in which the safetensors library lays out dtypes, largest first."""
 
 
@@ -167,6 +167,21 @@ def nvfp4(weight: Array, divides: bool) -> Quantised:
     return Quantised(tensors, (E2M1[codes] * steps).reshape(weight.shape))
 
 
+def int4(weight: Array) -> Quantised:
+    """Groups of 32 with a bfloat16 scale; eight values + 8 in an int32, the first one lowest."""
+    groups = weight.reshape(weight.shape[0], -1, 32)
+    scale = bf16_bytes(np.abs(groups).max(-1) / 7 * 1.01)
+    used = bf16_values(scale)[..., None]
+    codes = np.clip(np.rint(groups / used), -8, 7).astype(np.int8)
+    packed = pairs((codes + 8).astype(np.uint8).reshape(weight.shape)).view("<i4")
+    tensors = {
+        ".weight_packed": Stored("I32", packed),
+        ".weight_scale": Stored("BF16", scale),
+        ".weight_shape": Stored("I64", np.array(weight.shape, np.int64)),
+    }
+    return Quantised(tensors, (codes * used).reshape(weight.shape))
+
+
 def _mxfp4_ct(weight: Array) -> Quantised:
     return mxfp4(weight, ".weight_packed", "U8", ".weight_scale", "U8")
 
@@ -189,6 +204,7 @@ KINDS: dict[str, Callable[[str, Array], Quantised]] = {
     "fp8_tensor_ct": lambda name, weight: fp8_whole(weight, False),
     "mxfp4_ct": lambda name, weight: _mxfp4_ct(weight),
     "nvfp4_ct": lambda name, weight: nvfp4(weight, True),
+    "int4_ct": lambda name, weight: int4(weight),
     "nvfp4_modelopt": lambda name, weight: nvfp4(weight, False),
     "dsv4": _dsv4,
     "mixed_ct": lambda name, weight: _mixed(name, weight, True),
@@ -250,6 +266,10 @@ def _compressed_tensors(kind: str) -> dict[str, Any]:
             {**floats, "num_bits": 4, "strategy": "group", "group_size": 32},
         ),
         "nvfp4_ct": ("nvfp4-pack-quantized", nvfp4_group),
+        "int4_ct": (
+            "pack-quantized",
+            {**floats, "num_bits": 4, "type": "int", "strategy": "group", "group_size": 32},
+        ),
     }
     ignore = ["lm_head", r"re:.*\.gate$"]
     config = {

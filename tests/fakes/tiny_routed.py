@@ -54,6 +54,24 @@ _KDA: dict[str, Any] = {
     "v_head_dim": 16,
 }
 
+_NEMOTRON: dict[str, Any] = {
+    "num_hidden_layers": None,
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "moe", "mlp"],
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "ssm_state_size": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "chunk_size": 16,
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 2.5,
+    "tie_word_embeddings": False,
+}
+
 ROUTED_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {**_SMALL, "intermediate_size": 96}),
     "mistral": (
@@ -234,6 +252,12 @@ ROUTED_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             "mamba_dt_rank": 8,
             "use_mamba_kernels": False,
         },
+    ),
+    "nemotron_h": ("NemotronHForCausalLM", "NemotronHConfig", _NEMOTRON),
+    "nemotron_h_super": (
+        "NemotronHForCausalLM",
+        "NemotronHConfig",
+        {**_NEMOTRON, "moe_latent_size": 32, "use_bias": True, "n_group": 2, "topk_group": 1},
     ),
     "minimax": (
         "MiniMaxForCausalLM",

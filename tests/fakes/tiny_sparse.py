@@ -313,7 +313,7 @@ _HUB_NAMES: dict[str, tuple[tuple[str, str], ...]] = {
 """Where the library saves other names than releases have: pattern and replacement."""
 
 
-VARIANTS = ("deepseek_v2_lite", "kimi_k2", "gemma4_dense")
+VARIANTS = ("deepseek_v2_lite", "kimi_k2", "gemma4_dense", "nemotron_h_super")
 """Other settings of a family that is here too; for the long form of the tests."""
 
 

@@ -66,6 +66,9 @@ def test_only_the_abi_is_exported() -> None:
         ("attention", abi.ATTENTION),
         ("embed_rows", abi.EMBED_ROWS),
         ("route", abi.ROUTE),
+        ("gated_delta", abi.GATED_DELTA),
+        ("short_conv", abi.SHORT_CONV),
+        ("run_ops", abi.RUN_OPS),
     ],
 )
 def test_struct_layouts_have_the_size_of_the_header(name: str, layout: object) -> None:
@@ -84,6 +87,8 @@ def test_a_struct_of_another_size_is_refused() -> None:
         "attention",
         "embed_rows",
         "route",
+        "gated_delta",
+        "short_conv",
     ):
         data = ctypes.create_string_buffer(256)
         data[0:4] = (4).to_bytes(4, "little")

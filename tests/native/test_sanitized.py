@@ -49,7 +49,13 @@ def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0:handle_segv=0",
         "PYTHONPATH": str(ROOT),
     }
-    suites = ("test_linear", "test_expert_ffn", "test_attention", "test_rounding_target")
+    suites = (
+        "test_linear",
+        "test_expert_ffn",
+        "test_attention",
+        "test_rounding_target",
+        "test_state_ops",
+    )
     files = [ROOT / "tests/ftengine/kernels" / f"{name}.py" for name in suites]
     done = subprocess.run(
         [sys.executable, "-c", RUN, build / "libft_native.so", *files],

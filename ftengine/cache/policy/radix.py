@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator
 
@@ -24,7 +25,17 @@ Tokens = tuple[int, ...]
 class Node:
     """One page. depth: tokens up to its end. A root holds no tokens, and its page is -1."""
 
-    __slots__ = ("children", "depth", "page", "parent", "pins", "salt", "states", "tokens")
+    __slots__ = (
+        "children",
+        "depth",
+        "page",
+        "parent",
+        "parked",
+        "pins",
+        "salt",
+        "states",
+        "tokens",
+    )
 
     def __init__(self, parent: Node | None, tokens: Tokens, page: int, salt: str) -> None:
         self.parent = parent
@@ -35,6 +46,7 @@ class Node:
         self.pins = 0
         self.children: dict[Tokens, Node] = {}
         self.states: dict[Tokens, int] = {}
+        self.parked: Any = None  # where parked.py keeps it
 
     def path(self) -> list[Node]:
         """From the first page to this one."""
@@ -80,6 +92,16 @@ class Known:
         return found if self.tail is None else [*found, self.tail]
 
 
+class Evictions(Protocol):
+    """Who is told, just before, what is given up to make room."""
+
+    def page(self, node: Node) -> None:
+        """A page, a leaf of the tree."""
+
+    def state(self, node: Node, tail: Tokens, slot: int) -> None:
+        """The checkpoint after `tail`, behind a node."""
+
+
 class RadixTree:
     """Holds one reference to each of its pages. num_checkpoints 0: the model keeps no state.
 
@@ -95,6 +117,7 @@ class RadixTree:
         self._idle: OrderedDict[Node, None] = OrderedDict()
         self._states: OrderedDict[tuple[Node, Tokens], None] = OrderedDict()
         self._num_nodes = 0
+        self.evictions: Evictions | None = None
         self.evicted_pages = 0
         self.evicted_checkpoints = 0
 
@@ -192,7 +215,10 @@ class RadixTree:
     def take_slot(self) -> int | None:
         """A slot for a new checkpoint, at need the one unused longest. None: all are taken."""
         if not self._free_slots and self._states:
-            self._drop_state(*next(iter(self._states)))
+            node, tail = next(iter(self._states))
+            if self.evictions is not None:
+                self.evictions.state(node, tail, node.states[tail])
+            self._drop_state(node, tail)
             self.evicted_checkpoints += 1
         return self._free_slots.pop() if self._free_slots else None
 
@@ -204,10 +230,18 @@ class RadixTree:
         """Free up to `count` pages, those unused longest. Returns how many."""
         freed = 0
         while freed < count and self._idle:
-            self._remove(next(iter(self._idle)))
+            node = next(iter(self._idle))
+            self._tell_eviction(node)
+            self._remove(node)
             freed += 1
         self.evicted_pages += freed
         return freed
+
+    def forget(self) -> None:
+        """Drop all that nobody uses, and tell nobody."""
+        told, self.evictions = self.evictions, None
+        self.evict(len(self._idle))
+        self.evictions = told
 
     def oldest(self) -> Node | None:
         """The leaf that would be evicted next."""
@@ -331,6 +365,16 @@ class RadixTree:
             shorter = len(other.tokens) < len(node.tokens)
             if shorter and not other.pins and node.tokens[: len(other.tokens)] == other.tokens:
                 self._remove(other)
+
+    def _tell_eviction(self, node: Node) -> None:
+        """Of a page and of the checkpoints that go with it."""
+        if self.evictions is None:
+            return
+        assert node.parent is not None
+        for tail, slot in node.parent.states.items():
+            if node.tokens[: len(tail)] == tail:
+                self.evictions.state(node.parent, tail, slot)
+        self.evictions.page(node)
 
     def _remove(self, node: Node) -> None:
         parent = node.parent

@@ -18,6 +18,7 @@ from ftengine.loader.stored import (
     FP8_BLOCK,
     FP8_BLOCK_E8M0,
     FP8_TENSOR,
+    INT4,
     MXFP4,
     NVFP4,
     NVFP4_DIV,
@@ -27,7 +28,7 @@ from ftengine.models.weight_names import SKIPPED, TABLE
 
 PLAIN = {"F32": "f32", "BF16": "bf16", "F16": "f16"}
 _TABLES = {"I32": "i32", "I64": "i64"}
-_CODE_DTYPES = ("F8_E4M3", "U8", "I8")
+_CODE_DTYPES = ("F8_E4M3", "U8", "I8", "I32")
 _WEIGHTS = (".weight", ".weight_packed")
 _SCALES = (".weight_scale_inv", ".weight_scale", ".scale")
 _MULTIPLIER = ".weight_scale_2"
@@ -39,10 +40,12 @@ _SCALE_DTYPES = {
     FP8_TENSOR: _FLOATS,
     MXFP4: _POWERS,
     NVFP4: {"F8_E4M3": "e4m3"},
+    INT4: _FLOATS,
 }
 _BLOCKS = "_blocks"
 _BLOCK_BYTES = 16
 _WHOLE_BYTES = (FP8_BLOCK, FP8_TENSOR)
+_UNBUILT_BESIDE = (".weight_zero_point", ".weight_g_idx")
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,12 @@ def _join(item: Listed, tensors: Mapping[str, Listed], plan: QuantPlan) -> Itera
             f"does not say that {module} is quantised that way",
             code="unsupported_format",
         )
+    for ending in _UNBUILT_BESIDE:
+        if module + ending in tensors:
+            raise LoadError(
+                f"{item.file_name}: {module + ending} is not built yet; use a release without it",
+                code="unsupported_format",
+            )
     weight = module + ".weight"
     shape = _logical_shape(item, scheme)
     scales = _scales(item, _companion(item, module, _SCALES, tensors), scheme, shape, weight)
@@ -154,7 +163,9 @@ def _logical_shape(item: Listed, scheme: Scheme) -> tuple[int, ...]:
             "only matrices are built",
             code="unsupported_format",
         )
-    return shape if scheme.kind in _WHOLE_BYTES else (shape[0], 2 * shape[1])
+    if scheme.kind in _WHOLE_BYTES:
+        return shape
+    return (shape[0], (8 if scheme.kind == INT4 else 2) * shape[1])
 
 
 def _companion(

@@ -11,6 +11,7 @@ from typing import Any
 from ftengine.convert.quantised.scheme import (
     FP8_BLOCKS,
     FP8_WHOLE,
+    INT4_PACKED,
     MXFP4_PACKED,
     NVFP4_PACKED,
     Matches,
@@ -70,6 +71,10 @@ def _scheme(fmt: str, weights: Mapping[str, Any]) -> Scheme:
     bits, kind = weights.get("num_bits"), weights.get("type")
     strategy, size = weights.get("strategy"), weights.get("group_size")
     shown = f"compressed-tensors format {fmt[:60]!r} ({kind} {bits} bit, {strategy})"
+    if fmt == "pack-quantized":
+        if bits != 4 or kind != "int" or weights.get("actorder") in ("group", "dynamic", True):
+            raise refused(f"{shown} with actorder {str(weights.get('actorder'))[:20]}")
+        return INT4_PACKED
     if fmt in _GROUPED:
         scheme, expected = _GROUPED[fmt]
         if bits != 4 or kind != "float" or size not in (None, expected):

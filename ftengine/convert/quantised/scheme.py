@@ -1,6 +1,7 @@
 """Scheme and QuantPlan: how each module's weight is stored, whatever the release calls it.
 
-Only these four kinds exist for the rest of the converter: fp8_block, fp8_tensor, mxfp4, nvfp4.
+Only these five kinds exist for the rest of the converter: fp8_block, fp8_tensor, mxfp4, nvfp4,
+int4_group.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.loader.stored import FP8_BLOCK, FP8_TENSOR, MXFP4, NVFP4
+from ftengine.loader.stored import FP8_BLOCK, FP8_TENSOR, INT4, MXFP4, NVFP4
 
 BUILT = (
-    "fp8 in 128x128 blocks, per channel or per tensor; mxfp4; nvfp4 "
+    "fp8 in 128x128 blocks, per channel or per tensor; mxfp4; nvfp4; symmetric int4 "
     "(quant_method fp8, mxfp4, compressed-tensors, modelopt)"
 )
 _NAME_LIMIT = 1 << 20
@@ -37,6 +38,7 @@ FP8_BLOCKS = Scheme(FP8_BLOCK, ("F8_E4M3",))
 FP8_WHOLE = Scheme(FP8_TENSOR, ("F8_E4M3",))
 MXFP4_PACKED = Scheme(MXFP4, ("U8", "I8"))
 NVFP4_PACKED = Scheme(NVFP4, ("U8",))
+INT4_PACKED = Scheme(INT4, ("I32",))
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from ftengine.models.families import (
     mistral4,
     mixtral,
     muse_glimmer,
+    nemotron_h,
     olmoe,
     phimoe,
     qwen2,
@@ -102,6 +103,7 @@ FAMILIES: tuple[Family, ...] = (
     muse_glimmer.FAMILY,
     deepseek_v4.FAMILY,
     minimax_m3.FAMILY,
+    nemotron_h.FAMILY,
 )
 
 

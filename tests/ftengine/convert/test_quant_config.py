@@ -20,6 +20,7 @@ from tests.fakes.windows import WindowFolder, WindowLink
 
 EXPERT = "model.layers.3.mlp.experts.7.up_proj"
 FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "group_size": 32}
 FLOAT4 = {"num_bits": 4, "type": "float", "symmetric": True, "group_size": 16}
 
 
@@ -92,6 +93,7 @@ def test_a_wrapper_may_keep_the_setting_with_its_text_model() -> None:
             "F8_E4M3",
             "fp8_block",
         ),
+        ("pack-quantized", INT4, "I32", "int4_group"),
         ("mxfp4-pack-quantized", FLOAT4 | {"group_size": 32}, "U8", "mxfp4"),
         ("nvfp4-pack-quantized", FLOAT4 | {"strategy": "tensor_group"}, "U8", "nvfp4"),
     ],
@@ -151,7 +153,9 @@ REFUSED = [
     ({"quant_method": "bitsandbytes"}, "'bitsandbytes'"),
     ({"quant_method": "fp8", "fmt": "e5m2"}, "e5m2"),
     ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size \[64, 64\]"),
-    (compressed("pack-quantized", {"num_bits": 4, "type": "int"}), "'pack-quantized' .int 4 bit"),
+    (compressed("pack-quantized", {"num_bits": 8, "type": "int"}), "'pack-quantized' .int 8 bit"),
+    (compressed("pack-quantized", INT4 | {"actorder": "group"}), "actorder group"),
+    (compressed("pack-quantized", INT4 | {"symmetric": False}), "zero points"),
     (compressed("int-quantized", {"num_bits": 8, "type": "int"}), "'int-quantized' .int 8 bit"),
     (compressed("mxfp8", FLOAT8 | {"strategy": "group"}), "'mxfp8'"),
     (compressed("float-quantized", FLOAT8 | {"strategy": "group"}), "float 8 bit, group"),

@@ -43,8 +43,19 @@ def companions(source: dict[str, tuple[str, tuple[int, ...], bytes]], module: st
     return [source[codes][2], source[scale][2], *factors]
 
 
+def int4_tensors(rows: np.ndarray) -> list[bytes]:
+    """Codes and bfloat16 scales of groups of 32 out of q4_0 rows, by hand."""
+    blocks = rows.reshape(-1, 18)
+    wide = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    quants = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], axis=1)
+    codes = quants[:, 0::2] | quants[:, 1::2] << 4
+    return [codes.tobytes(), (wide.view(np.uint32) >> 16).astype(np.uint16).tobytes()]
+
+
 def split(part: FtwPart, rows: np.ndarray, stored: tuple[str, int]) -> list[bytes]:
     """The release's own tensors out of rows. stored: dtype and number of its scales."""
+    if part.format == "q4_0":
+        return int4_tensors(rows)
     if part.format == "mxfp4":
         return [item.tobytes() for item in mxfp4.split_rows(rows)]
     if part.format.startswith("nvfp4"):

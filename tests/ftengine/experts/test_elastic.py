@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ftengine.cache.kv_pool import page_bytes
 from ftengine.device.emulated import EmulatedDevice
 from ftengine.errors import CapacityError, EngineError, RequestError
 from ftengine.protocol import (
@@ -35,8 +34,7 @@ SAMPLING = Sampling(
 
 
 def one_page(engine: Engine) -> int:
-    memory = engine._loaded.memory
-    return page_bytes(memory.kv_layers, memory.kv_dtype)
+    return engine.runner.pool.bytes_per_page
 
 
 def rss_bytes() -> int:

@@ -88,7 +88,7 @@ def test_sum_with_shared_experts_is_the_same_bits_however_the_routed_ones_ran(
 ) -> None:
     store = store_of(engines(device="emulated", strategy=strategy, expert_slots=slots))
     monkeypatch.setattr(
-        WayChooser, "way", lambda chooser, _: way if chooser.buffer_experts else DECODE
+        WayChooser, "way", lambda chooser, *_: way if chooser.buffer_experts else DECODE
     )
     calls: list[int] = []
 

@@ -41,7 +41,8 @@ def compiler() -> list[str] | None:
 def build(command: list[str], folder: Path) -> Path:
     """The stand-in, and the native hand-off, as one shared library; kept between runs."""
     sources = [SOURCE, NATIVE / "src/hand_off.cpp"]
-    texts = [path.read_bytes() for path in (*sources, NATIVE / "include/ft/hand_off.h")]
+    headers = (SOURCE.with_name("fake_machine.h"), NATIVE / "include/ft/hand_off.h")
+    texts = [path.read_bytes() for path in (*sources, *headers)]
     key = hashlib.sha256(b"".join([repr(command).encode(), *texts])).hexdigest()[:16]
     kept = folder / f"fake_libcuda-{key}.so"
     if kept.exists():

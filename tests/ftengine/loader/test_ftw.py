@@ -16,7 +16,7 @@ from ftengine.convert.local import convert_folder
 from ftengine.errors import FormatError
 from ftengine.loader.ftw import FtwModel, parse_index, verify_blocks
 from ftengine.loader.ftw_index import PLAIN_FORMATS
-from ftengine.loader.stored import SCALE_FORMATS
+from ftengine.loader.stored import SCALE_FORMATS, row_format
 from ftengine.quant import FORMATS
 from tests.fakes import tiny_models as tiny
 from tests.fakes.quantised import build_quantised
@@ -176,7 +176,7 @@ def test_mutated_indexes_are_refused_or_read(ftw: Path, count: int) -> None:
 
 def test_known_formats_are_those_that_can_be_read() -> None:
     built = {fmt.name for fmt in FORMATS}
-    assert built == {*PLAIN_FORMATS, *SCALE_FORMATS}
+    assert built == {*PLAIN_FORMATS, *map(row_format, SCALE_FORMATS)}
 
 
 @pytest.fixture(scope="module")

@@ -229,6 +229,7 @@ def test_memory_of_states_is_told_before_and_taken(tmp_path: Path) -> None:
     kinds = [type(layer.mixer) for layer in config.layers]
     assert kinds == [DeltaSpec, DeltaSpec, DeltaSpec, AttentionSpec]
     assert result["kv_bytes_per_token"] == 2 * 2 * 2 * 16
+    assert result["kv_q8_0_bytes_per_token"] == result["kv_bytes_per_token"]  # heads of 16 numbers
     one = 3 * (3 * (2 * 2 * 8 + 4 * 16) + 4 * 8 * 16)
     assert result["state_bytes_per_sequence"] == config.state_bytes_per_sequence == 4 * one
     pool = StatePool(state_shapes(config), 2, page_aligned)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftengine.cache.kv_pool import page_bytes
+from ftengine.cache.kv_pool import KvFormat, page_bytes
 from ftengine.kernels.native import NativeKernels
 from ftengine.loader.ftw import FtwModel
 from ftengine.loader.load import read_model_config
@@ -178,7 +178,7 @@ def test_preempted_sequences_give_the_same_tokens(family: str, tiny: Tiny) -> No
     prompts = [random_ids(count, seed=count) for count in (40, 50, 60)]
     roomy = greedy(load_engine(ftw, context=128), prompts, 48)
     with FtwModel.open(ftw) as model:
-        one_page = page_bytes(kv_shapes(read_model_config(model)), torch.float32)
+        one_page = page_bytes(kv_shapes(read_model_config(model)), KvFormat(torch.float32))
     tight = load_engine(ftw, context=128, kv_bytes=13 * one_page)
     results = greedy(tight, prompts, 48)
     assert tight.metrics.preemptions > 0
@@ -198,7 +198,7 @@ def test_states_and_windows_survive_chunks_batches_and_preemption(
         assert torch.equal(engine.runner.logits(PROMPT, chunk_tokens=chunk), whole), chunk
     alone = [greedy(engine, [prompt], 16)[0].token_ids for prompt in prompts]
     with FtwModel.open(tiny(family)[1]) as model:
-        one_page = page_bytes(kv_shapes(read_model_config(model)), torch.float32)
+        one_page = page_bytes(kv_shapes(read_model_config(model)), KvFormat(torch.float32))
     tight = load_engine(
         tiny(family)[1], context=128, parallel=3, step_tokens=24, kv_bytes=9 * one_page
     )

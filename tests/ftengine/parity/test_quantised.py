@@ -54,7 +54,7 @@ def test_logits_equal_the_reference_library_on_dequantised_weights(
     engine = load_engine(tmp_path / "ftw")
     assert float((engine.runner.logits(PROMPT) - truth).abs().max()) <= 1e-4
     assert not any("reference path" in note for note in engine.info.notes)
-    assert result["details"]["quantization_level"] in ("FP8", "MXFP4", "NVFP4")
+    assert result["details"]["quantization_level"] in ("FP8", "MXFP4", "NVFP4", "INT4")
 
 
 @pytest.mark.parametrize("kind", ["fp8_block", "mxfp4_ct", "nvfp4_ct"])
@@ -70,7 +70,7 @@ def test_reference_kernels_and_bfloat16_give_the_same_tokens(kind: str, tmp_path
 
 
 def test_the_memory_said_before_is_the_memory_taken(tmp_path: Path) -> None:
-    for kind in ("fp8_block", "nvfp4_modelopt", "mixed_ct", "fp8_channel_ct"):
+    for kind in ("fp8_block", "nvfp4_modelopt", "mixed_ct", "fp8_channel_ct", "int4_ct"):
         build_quantised("qwen3_moe", tmp_path / kind, kind)
         result = convert_folder(tmp_path / kind / "q", tmp_path / kind / "ftw")
         engine = load_engine(tmp_path / kind / "ftw")

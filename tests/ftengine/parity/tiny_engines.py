@@ -46,6 +46,7 @@ def load_engine(
     expert_slots: int = 0,
     device_bytes: int = 0,
     tier: str = "auto",
+    kv_format: str = "auto",
 ) -> Engine:
     """A loaded engine."""
     engine = Engine(
@@ -54,6 +55,7 @@ def load_engine(
             context_tokens=context,
             num_parallel=parallel,
             step_tokens=step_tokens,
+            prefill_share=1.0,  # what runs together must not depend on the time steps take
             compute=ComputeConfig(
                 device=device,
                 strategy=strategy,
@@ -67,6 +69,7 @@ def load_engine(
                 expert_slots=expert_slots,
                 device_bytes=device_bytes,
                 tier=tier,
+                kv_format=kv_format,
             ),
         )
     )

@@ -53,7 +53,7 @@ def engine_of(ftw: Path, on: bool = True, **more: Any) -> Engine:
         prefix_cache=on,
         prefill_share=1.0,
         compute=ComputeConfig(compute="float32", threads=2),
-        memory=MemoryConfig(**more),
+        memory=MemoryConfig(**{"park_bytes": 0, **more}),
     )
     engine = Engine(config)
     engine.load()

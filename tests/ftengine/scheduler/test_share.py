@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 
 from ftengine.config import PREFILL_SHARE
@@ -68,3 +71,59 @@ def test_a_token_dearer_than_all_credit_still_gets_its_turn() -> None:
             return
         account.took(1.0, 2, 0)
     raise AssertionError("the prompt starved")
+
+
+def noisy(share: float, seed: int, token_s: float, decode_s: float) -> tuple[float, float]:
+    """As simulate, on a machine whose steps stop now and then; its cost per token doubles.
+
+    (rate kept, longest step over one without a stop and a prompt)
+    """
+    rng = random.Random(seed)
+    account = PrefillShare(share)
+    left, plain, longest = 16_000, [], 0.0
+    total, steps = 0.0, 0
+    for _ in range(50):
+        account.took(decode_s, 4, 0)
+    while left > 0 and steps < 100_000:
+        count = min(account.allowed(4, left, 512), left)
+        stop = 100 * decode_s * rng.random() if rng.random() < 0.03 else 0.0
+        wanted = count * token_s * (2 - left / 16_000)
+        account.took(decode_s + wanted + stop, 4, count)
+        if not count:
+            plain.append(decode_s + stop)
+        left -= count
+        total += decode_s + wanted + stop
+        steps += 1
+        longest = max(longest, wanted)
+    return steps * statistics.mean(plain) / total, longest
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("token_s", "decode_s"), [(1e-4, 0.002), (1e-3, 0.02), (5e-5, 0.02)])
+def test_a_machine_that_stops_now_and_then_does_not_make_prompts_look_cheap(
+    seed: int, token_s: float, decode_s: float
+) -> None:
+    kept, longest = noisy(PREFILL_SHARE, seed, token_s, decode_s)
+    assert kept >= 0.8
+    assert longest <= 0.4
+
+
+def test_steps_without_a_prompt_come_often_even_where_prompts_cost_nothing() -> None:
+    account = PrefillShare(0.2)
+    for _ in range(20):
+        account.took(0.1, 4, 0)
+    counts = []
+    for _ in range(100):
+        counts.append(account.allowed(4, 9000, 512))
+        account.took(0.1, 4, counts[-1])
+    assert counts.count(0) >= 15
+    assert sum(counts) > 20_000
+
+
+def test_a_chunk_is_at_most_twice_the_one_before() -> None:
+    account = PrefillShare(0.2)
+    for _ in range(20):
+        account.took(0.1, 4, 0)
+    assert account.allowed(4, 9000, 512) == LEAST_TOKENS
+    account.took(0.1, 4, LEAST_TOKENS)
+    assert account.allowed(4, 9000, 512) == 2 * LEAST_TOKENS

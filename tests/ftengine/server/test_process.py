@@ -288,7 +288,7 @@ def test_broken_model_says_why_on_health_and_exits_nonzero(start: Starter, tmp_p
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--device", "cuda"], "--device cuda"),
+        (["--device", "tpu"], "--device tpu"),
         (["--compute", "int3"], "--compute int3"),
         (["--context", "-5"], "--context -5"),
         (["--parallel", "0"], "--parallel 0"),

@@ -200,7 +200,10 @@ MUTANTS = {
     "a page is not given back": ("        self._pages.release((node.page,))\n", ""),
     "a page of another is taken without a reference": ("self._pages.share((node.page,))", "pass"),
     "one's own equal page is not given back": ("self._pages.release((pages[number],))", "pass"),
-    "the newest goes first": ("next(iter(self._idle)))", "next(reversed(self._idle)))"),
+    "the newest goes first": (
+        "next(iter(self._idle))\n            self._tell",
+        "next(reversed(self._idle))\n            self._tell",
+    ),
     "parents go before children": (
         "self._idle[at] = None\n",
         "self._idle[at] = None; self._idle.move_to_end(at, last=False)\n",

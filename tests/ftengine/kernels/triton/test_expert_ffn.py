@@ -120,12 +120,20 @@ def test_grouped_bfloat16_is_as_good_as_bfloat16_is(interpreter: Interpreter, fm
     assert 1e-5 < error(found, expected) < 2.5e-2
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "relu2", "swiglu_clamp"])
+@pytest.mark.parametrize("activation", builds.ACTIVATIONS)
 def test_activations_and_biases(interpreter: Interpreter, activation: str) -> None:
     bank = with_bias(make_bank("f32", "f32", 2, 32, 16, activation))
     x, rows, weights = torch.randn(1, 32) * 40, torch.tensor([[1, 0]]).int(), torch.rand(1, 2)
     found = decode(interpreter, bank, x, rows, weights)
     assert error(found, expert_ffn(x, rows, weights, bank)) < 2e-6
+
+
+@pytest.mark.parametrize("activation", ["silu_clamp", "swiglu_clamp"])
+def test_grouped_clamps_agree_with_the_reference(interpreter: Interpreter, activation: str) -> None:
+    bank = make_bank("f32", "f32", 2, 32, 16, activation)
+    x, rows = torch.randn(2, 32) * 40, torch.tensor([[1], [0]]).int()
+    found = grouped(interpreter, bank, x, rows, "f32")[:, 0]
+    assert error(found, expert_ffn(x, rows, torch.ones(2, 1), bank)) < 3e-6
 
 
 def test_a_row_below_zero_is_the_cpus(interpreter: Interpreter) -> None:
@@ -149,6 +157,35 @@ def test_a_pair_does_not_depend_on_the_batch(interpreter: Interpreter) -> None:
 def test_formats_without_a_kernel_are_refused_by_name() -> None:
     with pytest.raises(EngineError, match="no GPU kernel reads q6_k weights"):
         builds.gate_up("q6_k")
+
+
+def test_activations_without_a_kernel_are_refused_by_name() -> None:
+    with pytest.raises(EngineError, match="no GPU kernel computes experts with the activation xie"):
+        builds.gate_up("bf16", "xielu")
+
+
+@pytest.mark.parametrize(("tokens", "places", "experts"), [(3, 2, 5), (90, 3, 7), (600, 2, 3)])
+def test_the_device_groups_pairs_as_the_host_does(
+    interpreter: Interpreter, tokens: int, places: int, experts: int
+) -> None:
+    """Experts without a row are left out; what is left of the tiles says 0 pairs."""
+    ids = torch.stack([torch.randperm(experts)[:places] for _ in range(tokens)]).int()
+    row_of = torch.arange(experts, dtype=torch.int32) * 2 + 1
+    row_of[1] = -1
+    wanted = expert_calls.group_pairs(row_of[ids.long()])
+    tiles = expert_calls.tiles_of(ids.numel(), experts)
+    assert wanted.tiles.shape[0] <= tiles
+    found = expert_calls.Grouping(
+        torch.full((ids.numel(),), -7, dtype=torch.int32),
+        torch.full((tiles, 3), -7, dtype=torch.int32),
+    )
+    counts = torch.full((experts,), -7, dtype=torch.int32)
+    interpreter.run(*expert_calls.group_on_device(ids, row_of, counts, found))
+    count = wanted.pairs.numel()
+    assert int(counts.sum()) == count
+    assert torch.equal(found.pairs[:count], wanted.pairs)
+    assert torch.equal(found.tiles[: len(wanted.tiles)], wanted.tiles)
+    assert not found.tiles[len(wanted.tiles) :, 2].any()
 
 
 def test_pairs_are_grouped_in_tiles_of_one_expert() -> None:

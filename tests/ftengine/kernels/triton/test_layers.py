@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ftengine.kernels.operands import HeadLayout, RouteSpec
+from ftengine.kernels.reference import kv_pages
 from ftengine.kernels.reference import linear as reference_linear
 from ftengine.kernels.reference.norm import rms_norm
 from ftengine.kernels.reference.rope import rope_store
@@ -123,6 +124,9 @@ def test_q8_0_keys_come_back_as_the_format_has_them(interpreter: Interpreter) ->
         expected = torch.from_numpy(fmt.dequantize(fmt.quantize(raw.numpy())))
         assert torch.allclose(found.view(-1), expected[0], atol=2e-3)
         assert float((found.view(-1) - raw[0]).abs().max()) < 0.02
+        quants, kept = kv_pages.quantized(raw)  # as the CPU's pages hold it
+        assert torch.equal(pool[1, 0, 3], quants[0])
+        assert torch.equal(scale[1, 0, 3], kept[0])
 
 
 @pytest.mark.parametrize(("score", "bias"), [("softmax", False), ("sigmoid", True)])

@@ -1,0 +1,561 @@
+"""Which evicted pages and states lie outside the device: rows of host memory, and files; pure.
+
+A tree of texts like radix.py's, but what is missing in it may still be on the device. A page or a
+state may lie in a row, in a file or in both, and stays where it is when the device takes it back:
+evicted again it costs nothing. Rows of pages, rows of states and files are each given up when
+unused longest; what leaves host memory and lies in no file yet goes to one, together with the pages
+before it. Bytes are moved elsewhere (parking.py); rows are written and read by copies that the
+scheduler queues.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from ftengine.cache.policy.pages import PAGE_TOKENS
+from ftengine.cache.policy.radix import Known, Node, Tokens
+
+FILE_PAGES = 64
+"""Most pages in one file: little enough to be written or read in one go between steps."""
+
+T = TypeVar("T")
+
+
+class ParkedNode:
+    """The place of one page in the texts. gone: it was taken out, links to it are of no use."""
+
+    __slots__ = ("children", "depth", "gone", "page", "parent", "salt", "states", "tokens")
+
+    def __init__(self, parent: ParkedNode | None, tokens: Tokens, salt: str) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.salt = salt
+        self.depth: int = len(tokens) + (parent.depth if parent else 0)
+        self.children: dict[Tokens, ParkedNode] = {}
+        self.page: Kept | None = None
+        self.states: dict[Tokens, Kept] = {}
+        self.gone = False
+
+    def text(self) -> Tokens:
+        """All tokens up to the end of this page."""
+        parts: list[Tokens] = []
+        at: ParkedNode | None = self
+        while at is not None:
+            parts.append(at.tokens)
+            at = at.parent
+        return tuple(token for part in reversed(parts) for token in part)
+
+
+class Kept:
+    """A page (tail empty), or the state after `tail`, the 1 to 16 tokens behind a node.
+
+    row: in host memory, -1 = not there. file and place: the number in a file, None = in no file.
+    """
+
+    __slots__ = ("file", "node", "place", "row", "tail")
+
+    def __init__(self, node: ParkedNode, tail: Tokens = ()) -> None:
+        self.node = node
+        self.tail = tail
+        self.row = -1
+        self.file: ParkedFile | None = None
+        self.place = -1
+
+    @property
+    def end(self) -> int:
+        """Tokens up to its end."""
+        return self.node.depth + len(self.tail)
+
+    @property
+    def start(self) -> int:
+        """Tokens before its page, or before the page that a state's last token lies in."""
+        return self.node.depth if self.tail else self.node.depth - len(self.node.tokens)
+
+
+class ParkedFile:
+    """One file. rank: its name, higher where used later; kept: what in it is of use still."""
+
+    __slots__ = ("kept", "num_bytes", "rank")
+
+    def __init__(self, rank: int, num_bytes: int) -> None:
+        self.rank = rank
+        self.num_bytes = num_bytes
+        self.kept: list[Kept] = []
+
+
+class Disk(Protocol):
+    """Where files are made. Whatever copies are queued is done before bytes are looked at."""
+
+    def size(self, items: Sequence[Kept]) -> int:
+        """Bytes of a file of these, which all lie in host memory."""
+
+    def write(self, items: Sequence[Kept], rank: int) -> ParkedFile | None:
+        """Make the file. None: it could not be written."""
+
+    def read(self, file: ParkedFile, items: Sequence[Kept]) -> list[int] | None:
+        """Numbers below -1 under which the bytes can be copied from now on. None: damaged."""
+
+    def remove(self, file: ParkedFile) -> None:
+        """Delete the file."""
+
+
+@dataclass(frozen=True)
+class ParkLimits:
+    """Rows of host memory, for pages and for states; bytes of all files."""
+
+    page_rows: int
+    state_rows: int = 0
+    file_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What leads further than the device alone. num_tokens: how far.
+
+    pages: (what it is, where its bytes are) behind the device's whole pages, in order; state: the
+    one to go on from, where the model needs one.
+    """
+
+    num_tokens: int
+    pages: tuple[tuple[Kept, int], ...]
+    state: tuple[Kept, int] | None = None
+
+
+class _Rows:
+    """Rows of one kind and what lies in them, unused longest first."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.free = list(range(count - 1, -1, -1))
+        self.never_used = 0
+        self.used: OrderedDict[Kept, None] = OrderedDict()
+
+    def put(self, kept: Kept) -> None:
+        kept.row = self.free.pop()
+        self.never_used = max(self.never_used, kept.row + 1)
+        self.used[kept] = None
+
+    def give_up(self, kept: Kept) -> None:
+        if kept.row >= 0:
+            self.free.append(kept.row)
+            kept.row = -1
+            del self.used[kept]
+
+    def touch(self, kept: Kept) -> None:
+        if kept.row >= 0:
+            self.used.move_to_end(kept)
+
+
+class ParkedTexts:
+    """All that is parked of one model. stateful: a text is of use only up to a state."""
+
+    def __init__(self, limits: ParkLimits, stateful: bool, disk: Disk | None = None) -> None:
+        self._limits = limits
+        self._stateful = stateful
+        self._disk = disk
+        self._pages = _Rows(limits.page_rows)
+        self._states = _Rows(limits.state_rows)
+        self._roots: dict[str, ParkedNode] = {}
+        self._files: OrderedDict[ParkedFile, None] = OrderedDict()
+        self._held: set[Kept] = set()
+        self._next_rank = 1
+        self.file_bytes = 0
+        self.returned_tokens = 0
+
+    @property
+    def num_pages(self) -> int:
+        """Pages in host memory."""
+        return len(self._pages.used)
+
+    @property
+    def num_states(self) -> int:
+        """States in host memory."""
+        return len(self._states.used)
+
+    def never_used(self) -> tuple[int, int]:
+        """From which row on nothing was ever parked: of pages, of states."""
+        return self._pages.never_used, self._states.never_used
+
+    def page_evicted(self, node: Node) -> int | None:
+        """The device gives up a page. Returns the row to copy it to; None: nothing to copy."""
+        spot = self._spot(node)
+        if spot.page is not None and spot.page.row >= 0:
+            self._pages.touch(spot.page)
+            return None
+        covered = spot.page is None and _is_covered(spot)
+        if covered or not self._make_room(self._pages):
+            self._prune(spot)
+            return None
+        spot = self._spot(node)  # making room may have taken it out
+        kept = spot.page = spot.page or Kept(spot)
+        self._pages.put(kept)
+        self._drop_shorter(spot)
+        return kept.row
+
+    def state_evicted(self, node: Node, tail: Tokens) -> int | None:
+        """The device gives up the state after `tail` behind a node; as page_evicted."""
+        spot = self._spot(node)
+        kept = spot.states.get(tail)
+        if kept is not None and kept.row >= 0:
+            self._states.touch(kept)
+            return None
+        if not self._make_room(self._states):
+            self._prune(spot)
+            return None
+        spot = self._spot(node)
+        kept = spot.states[tail] = spot.states.get(tail) or Kept(spot, tail)
+        self._states.put(kept)
+        return kept.row
+
+    def find(self, salt: str, tokens: Tokens, known: Known, reached: int) -> Found | None:
+        """The deepest point of a text beyond `reached` that parked bytes lead to.
+
+        known: what the device has of the text, found with the same tokens. What lies in files only
+        is read; what turns out to be damaged is forgotten. Rows that are found stay as they are
+        until `let_go`.
+        """
+        while True:
+            found = self._find(salt, tokens, known, reached)
+            if found is None:
+                return None
+            read = self._read((*found.pages, *_one(found.state)))
+            if read is not None:
+                self._held = set(read)
+                pages = tuple((kept, read[kept]) for kept, _ in found.pages)
+                state = None if found.state is None else (found.state[0], read[found.state[0]])
+                return Found(found.num_tokens, pages, state)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something was found that was not let go yet."""
+        return bool(self._held)
+
+    def let_go(self) -> None:
+        """What was found has been copied, or the copies are queued."""
+        self._held.clear()
+
+    def write_all(self, go_on: Callable[[], bool]) -> bool:
+        """Put what lies in no file into files, used last first. False: not all of it.
+
+        Files of before give way to it, those unused longest first.
+        """
+        rows = (*reversed(self._states.used), *reversed(self._pages.used))
+        waiting = [kept for kept in rows if kept.file is None]
+        before, top = set(self._files), self._next_rank + len(waiting)
+        self._next_rank = top + 1
+        made: list[ParkedFile] = []
+        for kept in waiting:
+            if kept.file is None:
+                if not go_on() or not self._to_file(_downwards(kept), top - len(made), before):
+                    break
+                assert kept.file is not None
+                made.append(kept.file)
+        for file in reversed(made):
+            self._files.move_to_end(file)
+        return all(kept.file is not None for kept in waiting)
+
+    def add_file(
+        self, file: ParkedFile, salt: str, tokens: Tokens, first: int, states: Sequence[int]
+    ) -> None:
+        """A file is there from before: pages from `first` on, then the states after so many tokens.
+
+        What is known already stays where it is.
+        """
+        spot = self._root(salt)
+        ends = [*range(PAGE_TOKENS, len(tokens), PAGE_TOKENS), len(tokens)]
+        for number, end in enumerate(ends):
+            if number >= first:
+                spot = self._child(spot, tokens[end - (end - 1) % PAGE_TOKENS - 1 : end])
+                spot.page = _in_file(spot.page or Kept(spot), file, number - first)
+            elif end % PAGE_TOKENS == 0:
+                spot = self._child(spot, tokens[end - PAGE_TOKENS : end])
+        count = max(len(ends) - first, 0)
+        for number, at in enumerate(states):
+            above = self._above(salt, tokens, at)
+            tail = tokens[above.depth : at]
+            kept = above.states.get(tail) or Kept(above, tail)
+            above.states[tail] = _in_file(kept, file, count + number)
+        self._prune(spot)
+        self._next_rank = max(self._next_rank, file.rank + 1)
+        self._files[file] = None
+        self.file_bytes += file.num_bytes
+        if not file.kept:
+            self._drop_file(file)
+        while self.file_bytes > self._limits.file_bytes:
+            self._drop_file(next(iter(self._files)))
+
+    def check_integrity(self) -> None:
+        """Assert what the module's text promises; for tests."""
+        todo, seen = list(self._roots.values()), set()
+        while todo:
+            node = todo.pop()
+            todo.extend(node.children.values())
+            held = [*_one(node.page), *node.states.values()]
+            assert node.children or held or node.parent is None, "an empty node stays"
+            assert not node.gone
+            assert all(node.children[child.tokens] is child for child in node.children.values())
+            for kept in held:
+                assert kept.row >= 0 or kept.file is not None, "kept nowhere"
+                assert kept.file is None or kept in kept.file.kept
+                seen.add(kept)
+        for rows in (self._pages, self._states):
+            taken = [kept.row for kept in rows.used]
+            assert sorted(taken + rows.free) == list(range(rows.count))
+            assert set(rows.used) <= seen
+        assert {kept for file in self._files for kept in file.kept} <= seen
+        assert all(file.kept for file in self._files), "a file of no use stays"
+        assert self.file_bytes == sum(file.num_bytes for file in self._files)
+        assert self.file_bytes <= max(self._limits.file_bytes, 0)
+
+    def _find(self, salt: str, tokens: Tokens, known: Known, reached: int) -> Found | None:
+        root = self._roots.get(salt)
+        if root is None:
+            return None
+        whole = 0 if known.whole is None else known.whole.depth
+        way = _walk(root, tokens, whole)
+        pages = [node.page for node in way if node.page is not None and node.depth > whole]
+        num_tokens = way[-1].depth if pages else known.num_tokens
+        if way[-1].depth >= whole:
+            child, common = _longest(way[-1], tokens[way[-1].depth :])
+            if child is not None and child.page and way[-1].depth + common > num_tokens:
+                num_tokens = way[-1].depth + common
+                pages.append(child.page)
+        state = None
+        if self._stateful:
+            state = _deepest_state(way, tokens, num_tokens, reached)
+            if state is None:
+                return None
+            num_tokens = state.end
+            if num_tokens <= known.num_tokens:
+                pages = []
+            pages = [page for page in pages if page.start < num_tokens]
+        if num_tokens <= reached:
+            return None
+        at = None if state is None else (state, state.row)
+        return Found(num_tokens, tuple((page, page.row) for page in pages), at)
+
+    def _read(self, items: Sequence[tuple[Kept, int]]) -> dict[Kept, int] | None:
+        """Where the bytes of all of them are, those in files read. None: one was damaged."""
+        places = dict(items)
+        in_files: dict[ParkedFile, list[Kept]] = {}
+        for kept, row in items:
+            if row < 0:
+                assert kept.file is not None, "kept nowhere"
+                in_files.setdefault(kept.file, []).append(kept)
+        for file, wanted in in_files.items():
+            assert self._disk is not None
+            numbers = self._disk.read(file, wanted)
+            if numbers is None:
+                self._drop_file(file)
+                return None
+            self._files.move_to_end(file)
+            places.update(zip(wanted, numbers, strict=True))
+        for kept, _ in reversed(items):  # so that what stands on a page is always older than it
+            self._rows(kept).touch(kept)
+        return places
+
+    def _make_room(self, rows: _Rows) -> bool:
+        """Whether a row is free, at need after the one unused longest was given up."""
+        if not rows.free and len(rows.used) > len(self._held):
+            self._leave_host(next(item for item in rows.used if item not in self._held))
+        return bool(rows.free)
+
+    def _leave_host(self, kept: Kept) -> None:
+        if kept.file is None and self._disk is not None:
+            self._to_file(_upwards(kept), self._next_rank)
+        self._rows(kept).give_up(kept)
+        if kept.file is None:
+            self._forget(kept)
+
+    def _to_file(
+        self, items: Sequence[Kept], rank: int, may_go: Collection[ParkedFile] | None = None
+    ) -> bool:
+        """may_go: files that may be deleted for it, None = all."""
+        if self._disk is None:
+            return False
+        size = self._disk.size(items)
+        while self._files and self.file_bytes + size > self._limits.file_bytes:
+            oldest = next(iter(self._files))
+            if may_go is not None and oldest not in may_go:
+                return False
+            self._drop_file(oldest)
+        fits = self.file_bytes + size <= self._limits.file_bytes
+        file = self._disk.write(items, rank) if fits else None
+        if file is None:
+            return False
+        self._next_rank = max(self._next_rank, rank + 1)
+        for place, kept in enumerate(items):
+            _in_file(kept, file, place)
+        self._files[file] = None
+        self.file_bytes += file.num_bytes
+        return True
+
+    def _drop_file(self, file: ParkedFile) -> None:
+        del self._files[file]
+        self.file_bytes -= file.num_bytes
+        assert self._disk is not None
+        self._disk.remove(file)
+        items, file.kept = file.kept, []
+        for kept in items:
+            kept.file = None
+            if kept.row < 0:
+                self._forget(kept)
+
+    def _drop_shorter(self, spot: ParkedNode) -> None:
+        """Ends of texts that a page holds too are of no more use."""
+        assert spot.parent is not None
+        for other in list(spot.parent.children.values()):
+            shorter = other.page is not None and len(other.tokens) < len(spot.tokens)
+            if shorter and spot.tokens[: len(other.tokens)] == other.tokens:
+                assert other.page is not None
+                self._forget(other.page)
+
+    def _forget(self, kept: Kept) -> None:
+        """It lies nowhere any more, or is of no more use."""
+        self._rows(kept).give_up(kept)
+        file, kept.file = kept.file, None
+        if file is not None:
+            file.kept.remove(kept)
+            if not file.kept:
+                self._drop_file(file)
+        if kept.tail:
+            kept.node.states.pop(kept.tail, None)
+        else:
+            kept.node.page = None
+        self._prune(kept.node)
+
+    def _rows(self, kept: Kept) -> _Rows:
+        return self._states if kept.tail else self._pages
+
+    def _root(self, salt: str) -> ParkedNode:
+        if salt not in self._roots:
+            self._roots[salt] = ParkedNode(None, (), salt)
+        return self._roots[salt]
+
+    def _child(self, node: ParkedNode, tokens: Tokens) -> ParkedNode:
+        found = node.children.get(tokens)
+        if found is None:
+            found = node.children[tokens] = ParkedNode(node, tokens, node.salt)
+        return found
+
+    def _above(self, salt: str, tokens: Tokens, at: int) -> ParkedNode:
+        """The node that the tail of a state after `at` tokens follows."""
+        node = self._root(salt)
+        for start in range(0, (at - 1) // PAGE_TOKENS * PAGE_TOKENS, PAGE_TOKENS):
+            node = self._child(node, tokens[start : start + PAGE_TOKENS])
+        return node
+
+    def _spot(self, node: Node) -> ParkedNode:
+        """The place of a page of the device; nodes remember theirs, so that this stays short."""
+        missing: list[Node] = []
+        at = node
+        while at.parent is not None and (at.parked is None or at.parked.gone):
+            missing.append(at)
+            at = at.parent
+        spot = self._root(at.salt) if at.parent is None else at.parked
+        for item in reversed(missing):
+            spot = item.parked = self._child(spot, item.tokens)
+        found: ParkedNode = spot
+        return found
+
+    def _prune(self, spot: ParkedNode) -> None:
+        """Take out places at which, and behind which, nothing is kept."""
+        at: ParkedNode | None = spot
+        while at is not None and not (at.gone or at.children or at.states or at.page):
+            at.gone = True
+            if at.parent is None:
+                del self._roots[at.salt]
+            else:
+                del at.parent.children[at.tokens]
+            at = at.parent
+
+
+def _walk(root: ParkedNode, tokens: Tokens, whole: int) -> list[ParkedNode]:
+    """Places along a text, the root first, as long as the device or a parked page has them."""
+    way = [root]
+    while way[-1].depth + PAGE_TOKENS <= len(tokens):
+        node = way[-1]
+        child = node.children.get(tokens[node.depth : node.depth + PAGE_TOKENS])
+        if child is None or (child.depth > whole and child.page is None):
+            break
+        way.append(child)
+    return way
+
+
+def _longest(node: ParkedNode, rest: Tokens) -> tuple[ParkedNode | None, int]:
+    """The child with a page that shares the most tokens with `rest`, and how many."""
+    best: tuple[int, Tokens] = (0, ())
+    for child in node.children.values():
+        if child.page is not None:
+            best = max(best, (_common(child.tokens, rest), child.tokens))
+    return (node.children[best[1]], best[0]) if best[0] else (None, 0)
+
+
+def _common(first: Tokens, second: Tokens) -> int:
+    for count, (mine, theirs) in enumerate(zip(first, second, strict=False)):
+        if mine != theirs:
+            return count
+    return min(len(first), len(second))
+
+
+def _deepest_state(
+    way: Sequence[ParkedNode], tokens: Tokens, limit: int, reached: int
+) -> Kept | None:
+    for node in reversed(way):
+        for count in range(min(PAGE_TOKENS, limit - node.depth), 0, -1):
+            if node.depth + count <= reached:
+                return None
+            kept = node.states.get(tokens[node.depth : node.depth + count])
+            if kept is not None:
+                return kept
+    return None
+
+
+def _is_covered(spot: ParkedNode) -> bool:
+    """Whether another page holds the tokens of this one and more."""
+    if spot.parent is None or len(spot.tokens) == PAGE_TOKENS:
+        return False
+    others = spot.parent.children.values()
+    return any(
+        other is not spot and other.page and other.tokens[: len(spot.tokens)] == spot.tokens
+        for other in others
+    )
+
+
+def _upwards(kept: Kept) -> list[Kept]:
+    """It and the pages before it that lie in memory only, as they stand in the text."""
+    items = [kept]
+    node = kept.node.parent
+    while not kept.tail and node is not None and len(items) < FILE_PAGES:
+        if node.page is None or node.page.row < 0 or node.page.file is not None:
+            break
+        items.append(node.page)
+        node = node.parent
+    return items[::-1]
+
+
+def _downwards(kept: Kept) -> list[Kept]:
+    """It and pages after it that lie in memory only."""
+    items = [kept]
+    while not kept.tail and len(items) < FILE_PAGES:
+        children = items[-1].node.children.values()
+        pages = (child.page for child in children if child.page is not None)
+        page = next((item for item in pages if item.row >= 0 and item.file is None), None)
+        if page is None:
+            break
+        items.append(page)
+    return items
+
+
+def _in_file(kept: Kept, file: ParkedFile, place: int) -> Kept:
+    if kept.file is None:
+        kept.file, kept.place = file, place
+        file.kept.append(kept)
+    return kept
+
+
+def _one(item: T | None) -> tuple[T, ...]:
+    return () if item is None else (item,)

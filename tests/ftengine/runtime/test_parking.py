@@ -1,0 +1,415 @@
+"""Conversations that left the device come back by copy, with the tokens they get otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
+from ftengine.errors import CapacityError, RequestError
+from ftengine.protocol import CacheStats, GenerateRequest, MemoryRequest
+from ftengine.runtime.engine import Engine
+from ftengine.runtime.outcomes import Result
+from ftman import faults
+from tests.ftengine.parity.tiny_engines import make_tiny, random_ids
+from tests.ftengine.runtime.edit_scripts import SAMPLING, Script
+
+CONTEXT = 144
+PAGES = CONTEXT // 16
+KINDS = {"full": "llama", "window": "gemma3", "state": "qwen3_5"}
+SHORT = ["full", pytest.param("window", marks=pytest.mark.slow), "state"]
+PARKED = 16
+ON_DEVICE = 4
+
+Models = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """Converts each family once."""
+    made: dict[str, Path] = {}
+
+    def model(family: str) -> Path:
+        if family not in made:
+            made[family] = make_tiny(family, tmp_path_factory.mktemp(family))[1]
+        return made[family]
+
+    return model
+
+
+def engine_of(ftw: Path, *, on: bool = True, parallel: int = 1, **memory: Any) -> Engine:
+    config = EngineConfig(
+        ftw,
+        context_tokens=CONTEXT,
+        num_parallel=parallel,
+        step_tokens=96,
+        prefix_cache=on,
+        prefill_share=1.0,
+        compute=ComputeConfig(compute="float32", threads=2),
+        memory=MemoryConfig(**memory),
+    )
+    engine = Engine(config)
+    engine.load()
+    return engine
+
+
+def sizes(ftw: Path) -> tuple[int, int]:
+    """Bytes of a page and of a state."""
+    engine = engine_of(ftw)
+    stats = cache(engine)
+    return engine.runner.pool.bytes_per_page, stats.checkpoint_bytes
+
+
+def small(ftw: Path, conversations: int = ON_DEVICE, parallel: int = 1, **memory: Any) -> Engine:
+    """The device holds so many conversations, and as many states as they have ends."""
+    page, state = sizes(ftw)
+    if state:
+        memory["checkpoint_bytes"] = 2 * conversations * state
+    return engine_of(ftw, parallel=parallel, kv_bytes=conversations * PAGES * page, **memory)
+
+
+def host_bytes(ftw: Path, conversations: int) -> int:
+    """Memory for so many conversations, and for more states than they have."""
+    page, state = sizes(ftw)
+    return max(conversations * PAGES * page, 4 * conversations * state) * (2 if state else 1)
+
+
+def cache(engine: Engine) -> CacheStats:
+    stats = engine.info.cache
+    assert stats is not None
+    return stats
+
+
+def ask(name: str, ids: tuple[int, ...], **more: Any) -> GenerateRequest:
+    return GenerateRequest(name, ids, SAMPLING, max_tokens=more.pop("max_tokens", 5), **more)
+
+
+def one(engine: Engine, request: GenerateRequest) -> Result:
+    result = engine.generate_sync([request])[0]
+    engine.scheduler.check_integrity()
+    if engine.scheduler.reuse.parked is not None:
+        engine.scheduler.reuse.parked.check_integrity()
+    return result
+
+
+def cached(result: Result) -> int:
+    assert result.finish is not None
+    return result.finish.cached_tokens
+
+
+def talk(engine: Engine, truth: Engine, count: int, salt: str = "") -> list[tuple[int, ...]]:
+    """So many first turns; each text with its reply."""
+    texts = []
+    for number in range(count):
+        request = ask(f"first-{number}", random_ids(90, seed=number), salt=salt)
+        reply = one(engine, request).token_ids
+        assert reply == one(truth, request).token_ids
+        texts.append((*request.token_ids, *reply))
+    return texts
+
+
+def go_on(engine: Engine, truth: Engine, texts: list[tuple[int, ...]], salt: str = "") -> list[int]:
+    """A second turn of each. Returns how many tokens each had to compute."""
+    computed = []
+    for number, text in enumerate(texts):
+        ids = (*text, *random_ids(8, seed=100 + number))
+        found = one(engine, ask(f"again-{number}", ids, salt=salt))
+        assert found.token_ids == one(truth, ask(f"again-{number}", ids)).token_ids
+        computed.append(len(ids) - cached(found))
+    return computed
+
+
+NEW = 8 + 1
+"""What is said in the second turn, and the last token of a reply, which is never computed."""
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_sixteen_conversations_on_a_device_for_four_go_on_by_copy(
+    kind: str, models: Models
+) -> None:
+    ftw = models(KINDS[kind])
+    engine = small(ftw, park_bytes=host_bytes(ftw, PARKED))
+    truth = engine_of(ftw, on=False)
+    texts = talk(engine, truth, PARKED)
+    assert cache(engine).evicted_pages > 0
+    assert go_on(engine, truth, texts) == [NEW] * PARKED
+    assert cache(engine).returned_tokens > (PARKED - ON_DEVICE) * 90
+
+
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_without_room_for_parking_they_are_computed_again(kind: str, models: Models) -> None:
+    """The test above can fail."""
+    ftw = models(KINDS[kind])
+    engine, truth = small(ftw, park_bytes=0), engine_of(ftw, on=False)
+    assert max(go_on(engine, truth, talk(engine, truth, PARKED))) > 90
+    assert cache(engine).parked_limit_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_what_leaves_memory_goes_to_files_and_comes_back(
+    kind: str, models: Models, tmp_path: Path
+) -> None:
+    ftw = models(KINDS[kind])
+    engine = small(ftw, park_bytes=host_bytes(ftw, 3), park_dir=tmp_path)
+    truth = engine_of(ftw, on=False)
+    assert go_on(engine, truth, talk(engine, truth, PARKED)) == [NEW] * PARKED
+    assert cache(engine).parked_file_bytes > 0
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", SHORT)
+def test_next_engine_goes_on_from_what_the_last_one_wrote(
+    kind: str, models: Models, tmp_path: Path
+) -> None:
+    ftw = models(KINDS[kind])
+    memory = {"park_bytes": host_bytes(ftw, PARKED), "park_dir": tmp_path}
+    engine, truth = small(ftw, **memory), engine_of(ftw, on=False)
+    texts = talk(engine, truth, 6)
+    engine.drain()
+    engine.stop()
+    engine.run()
+    engine = small(ftw, **memory)
+    assert go_on(engine, truth, texts) == [NEW] * 6
+    assert engine.metrics.prompt_tokens == 6 * NEW
+    engine.close()
+
+
+def test_salt_keeps_parked_texts_apart(models: Models, tmp_path: Path) -> None:
+    ftw = models("llama")
+    memory = {"park_bytes": host_bytes(ftw, 3), "park_dir": tmp_path}
+    engine, truth = small(ftw, **memory), engine_of(ftw, on=False)
+    texts = talk(engine, truth, 8, salt="one")
+    assert min(go_on(engine, truth, texts, salt="two")) > 90
+    engine.park()
+    engine.close()
+    engine = small(ftw, **memory)
+    assert min(go_on(engine, truth, texts, salt="three")) > 90
+    assert go_on(engine, truth, texts, salt="one") == [NEW] * 8
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_damaged_files_are_computed_again(
+    kind: str, models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ftw = models(KINDS[kind])
+    memory = {"park_bytes": host_bytes(ftw, PARKED), "park_dir": tmp_path}
+    engine, truth = small(ftw, **memory), engine_of(ftw, on=False)
+    texts = talk(engine, truth, 6)
+    engine.park()
+    engine.close()
+    damaged = sorted(tmp_path.glob("*.park"))[::2]
+    for path in damaged:
+        data = bytearray(path.read_bytes())
+        data[-7] ^= 4
+        path.write_bytes(bytes(data))
+    engine = small(ftw, **memory)
+    computed = go_on(engine, truth, texts)
+    assert NEW in computed
+    assert max(computed) > 90
+    told = [item for item in caplog.records if "is of no use" in item.message]
+    assert 0 < len(told) <= len(damaged)
+    engine.close()
+
+
+def test_files_of_another_model_or_setting_are_not_used(models: Models, tmp_path: Path) -> None:
+    ftw, other = models("llama"), models("gemma3")
+    engine, truth = small(ftw, park_dir=tmp_path), engine_of(ftw, on=False)
+    texts = talk(engine, truth, 3)
+    engine.park()
+    engine.close()
+    assert list(tmp_path.glob("*.park"))
+    stranger = small(other, park_dir=tmp_path)
+    assert cache(stranger).parked_file_bytes == 0
+    stranger.close()
+    assert not list(tmp_path.glob("*.park"))
+    engine = small(ftw, park_dir=tmp_path)
+    assert min(go_on(engine, truth, texts)) > 90
+    engine.close()
+
+
+def test_full_disk_costs_nothing_but_what_is_not_kept(
+    models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ftw = models("llama")
+    engine = small(ftw, park_bytes=host_bytes(ftw, 3), park_dir=tmp_path)
+    truth = engine_of(ftw, on=False)
+    faults.arm("files.write=error:ENOSPC")
+    try:
+        go_on(engine, truth, talk(engine, truth, PARKED))
+    finally:
+        faults.arm("")
+    assert sum("cannot go to" in item.message for item in caplog.records) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    engine.close()
+
+
+def test_files_stay_below_their_limit(models: Models, tmp_path: Path) -> None:
+    ftw = models("llama")
+    page, _ = sizes(ftw)
+    limit = 4 * PAGES * page
+    memory = {
+        "park_bytes": host_bytes(ftw, 2),
+        "park_dir": tmp_path,
+        "park_disk_bytes": limit,
+    }
+    engine, truth = small(ftw, **memory), engine_of(ftw, on=False)
+    texts = talk(engine, truth, PARKED)
+    engine.park()
+    engine.close()
+    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.park")) <= limit
+    engine = small(ftw, **memory)
+    assert go_on(engine, truth, texts[-2:]) == [NEW] * 2  # the newest were kept
+    engine.close()
+
+
+def test_folder_in_use_is_told_and_left_alone(models: Models, tmp_path: Path) -> None:
+    ftw = models("llama")
+    first = small(ftw, park_dir=tmp_path)
+    second = small(ftw, park_dir=tmp_path)
+    assert any("parked in memory only" in note for note in second.info.notes)
+    assert cache(second).parked_file_limit_bytes == 0
+    first.close()
+
+
+def play(engine: Engine, truth: Engine, seeds: range, turns: int) -> None:
+    scripts = [Script(seed) for seed in seeds]
+    rng = random.Random(seeds.start)
+    for _ in range(turns):
+        asked = [script.request() for script in scripts]
+        found, expected = engine.generate_sync(asked), truth.generate_sync(asked)
+        engine.scheduler.check_integrity()
+        parked = engine.scheduler.reuse.parked
+        assert parked is not None
+        parked.check_integrity()
+        for script, request, mine, theirs in zip(scripts, asked, found, expected, strict=True):
+            assert mine.token_ids == theirs.token_ids, request.request_id
+            script.go_on(theirs.token_ids)
+        if rng.random() < 0.3:
+            engine.scheduler.reuse.tree.evict(rng.randint(1, 30))
+
+
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("kind", SHORT)
+def test_edited_conversations_get_the_tokens_they_get_without_parking(
+    kind: str, disk: bool, models: Models, tmp_path: Path
+) -> None:
+    ftw = models(KINDS[kind])
+    memory: dict[str, Any] = {"park_dir": tmp_path} if disk else {}
+    few = 2 if disk else 8
+    engine = small(ftw, 2, parallel=4, park_bytes=host_bytes(ftw, few), **memory)
+    truth = engine_of(ftw, on=False, parallel=4)
+    play(engine, truth, range(10), turns=4)
+    assert cache(engine).returned_tokens > 0
+    engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("kind", KINDS)
+def test_edited_conversations_get_the_same_tokens_at_length(
+    kind: str, part: int, models: Models, tmp_path: Path
+) -> None:
+    ftw = models(KINDS[kind])
+    memory: dict[str, Any] = {"park_dir": tmp_path} if part % 2 else {}
+    engine = small(ftw, 2, parallel=4, park_bytes=host_bytes(ftw, 1 + part), **memory)
+    truth = engine_of(ftw, on=False, parallel=4)
+    play(engine, truth, range(20 * part, 20 * part + 20), turns=8)
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["park_page", "return_page", "park_state", "return_state"])
+def test_copy_left_out_is_noticed(
+    kind: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparisons above can fail."""
+    ftw = models("qwen3_5")
+    engine = small(ftw, park_bytes=host_bytes(ftw, PARKED))
+    truth = engine_of(ftw, on=False)
+    copy = engine.runner.copy
+    monkeypatch.setattr(
+        engine.runner, "copy", lambda items: copy([item for item in items if item.kind != kind])
+    )
+    with pytest.raises(AssertionError):
+        go_on(engine, truth, talk(engine, truth, 8))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_what_gives_way_when_memory_shrinks_is_parked(family: str, models: Models) -> None:
+    ftw = models(family)
+    engine = small(ftw, 6, park_bytes=host_bytes(ftw, PARKED))
+    truth = engine_of(ftw, on=False)
+    texts = talk(engine, truth, 5)
+    page = engine.runner.pool.bytes_per_page
+    engine.resize_sync(MemoryRequest(kv_bytes=PAGES * page))
+    assert go_on(engine, truth, texts) == [NEW] * 5
+
+
+def test_failed_step_leaves_what_was_parked_before(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ftw = models("llama")
+    engine, truth = small(ftw), engine_of(ftw, on=False)
+    texts = talk(engine, truth, 8)
+    with monkeypatch.context() as patch:
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a kernel broke")
+
+        patch.setattr(engine.runner, "run", broken)
+        assert one(engine, ask("b", random_ids(50, seed=50))).error is not None
+    assert go_on(engine, truth, texts[:2]) == [NEW] * 2  # they had left the device
+
+
+def test_engine_that_is_only_stopped_writes_nothing(models: Models, tmp_path: Path) -> None:
+    ftw = models("llama")
+    engine, truth = small(ftw, park_dir=tmp_path), engine_of(ftw, on=False)
+    talk(engine, truth, 2)
+    engine.stop()
+    engine.run()
+    assert not list(tmp_path.glob("*.park"))
+
+
+def test_writing_ends_when_the_time_is_over(
+    models: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ftw = models("llama")
+    engine, truth = small(ftw, park_dir=tmp_path), engine_of(ftw, on=False)
+    talk(engine, truth, 3)
+    parking = engine._loaded.memory.parked.parking
+    assert parking is not None
+    engine.scheduler.reuse.park()
+    left = iter((True, False))
+    with caplog.at_level(logging.INFO):
+        assert not parking.write_all(lambda: next(left))
+    assert len(list(tmp_path.glob("*.park"))) == 1
+    engine.close()
+
+
+def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"--park-dir .* files are written from memory"):
+        MemoryConfig(park_bytes=0, park_dir=tmp_path)
+    with pytest.raises(RequestError, match="--park-disk-bytes 5 is not valid"):
+        MemoryConfig(park_disk_bytes=5)
+    with pytest.raises(RequestError, match=r"--park-bytes -1 is not valid"):
+        MemoryConfig(park_bytes=-1)
+    memory = MemoryConfig(park_dir=tmp_path)
+    with pytest.raises(RequestError, match=r"--no-prefix-cache"):
+        EngineConfig(tmp_path, prefix_cache=False, memory=memory)
+
+
+def test_more_memory_than_there_is_is_refused(models: Models) -> None:
+    with pytest.raises(CapacityError, match=r"--park-bytes \d+ .* bytes are free"):
+        engine_of(models("llama"), park_bytes=1 << 50)
+
+
+def test_memory_for_less_than_a_page_is_told(models: Models) -> None:
+    engine = engine_of(models("llama"), park_bytes=10)
+    assert any("conversations are not parked" in note for note in engine.info.notes)
+    assert dataclasses.replace(cache(engine), enabled=True).parked_limit_bytes == 0
