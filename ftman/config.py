@@ -1,7 +1,9 @@
 """Settings of the manager: the only reader of environment variables and of the config file.
 
 Every setting is a key of `config.toml` and an environment variable FT_<KEY>; the environment wins.
-A bad value is an error that names the key.
+A bad value is an error that names the key. Where neither says anything, some variables of Ollama
+count (`OLLAMA_HOST` and its like): people have them set. What cannot be read there is left out with
+a note, as Ollama does.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,34 @@ else:
 DEFAULT_PORT = 11434
 FOREVER_S = -1.0
 DEFAULT_KEEP_ALIVE_S = 300.0
+FALL_BACKS = {
+    "host": "OLLAMA_HOST",
+    "keep_alive": "OLLAMA_KEEP_ALIVE",
+    "origins": "OLLAMA_ORIGINS",
+    "context_length": "OLLAMA_CONTEXT_LENGTH",
+    "num_parallel": "OLLAMA_NUM_PARALLEL",
+    "max_queue": "OLLAMA_MAX_QUEUE",
+    "max_loaded_models": "OLLAMA_MAX_LOADED_MODELS",
+    "nohistory": "OLLAMA_NOHISTORY",
+    "kv_cache_type": "OLLAMA_KV_CACHE_TYPE",
+}
+"""Variables of Ollama that count where neither FT_<KEY> nor the file says anything."""
+KV_CACHE_TYPES = ("auto", "bf16", "f16", "f32", "q8_0")
+SECRET_KEYS = frozenset(("api_key",))
+_SCHEME_PORTS = {"http": 80, "https": 443}
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Where everything lies. `home` is the root; `models` may be set apart from it."""
+    """Where everything lies. `home` is the root; `models` may be set apart from it.
+
+    parked: conversations of models that are not loaded, below a folder for each; None = nowhere.
+    """
 
     home: Path
     models: Path
+    parked: Path | None = None
 
     @property
     def blobs(self) -> Path:
@@ -52,6 +73,10 @@ class Paths:
     @property
     def partial(self) -> Path:
         return self.models / "partial"
+
+    @property
+    def sources(self) -> Path:
+        return self.models / "sources"
 
     @property
     def state(self) -> Path:
@@ -76,7 +101,11 @@ class EngineSettings:
 
     strategy "" = the device's own; expert_slots 0 = as many as fit; tier: host experts in memory or
     on disk. prefix_cache: engines reuse what they have computed. prefill_share: part of the time
-    that prompts get while replies are being written, 0 = the engine's own.
+    that prompts get while replies are being written, 0 = the engine's own. park_bytes: memory for
+    conversations that the prefix cache gives up, None = a share of what is free, 0 = none;
+    park_disk: a folder for them when memory is full and when the model is unloaded, None = none,
+    park_disk_bytes at most for each model, 0 = the engine's own limit. kv_cache_type: how keys and
+    values are kept, auto = as numbers are computed.
     """
 
     device: str = "auto"
@@ -85,6 +114,10 @@ class EngineSettings:
     tier: str = "auto"
     prefix_cache: bool = True
     prefill_share: float = 0.0
+    park_bytes: int | None = None
+    park_disk: Path | None = None
+    park_disk_bytes: int = 0
+    kv_cache_type: str = "auto"
     compute: str = "bfloat16"
     threads: int = 0
     cpu_target: str = ""
@@ -93,12 +126,22 @@ class EngineSettings:
     load_timeout_s: float = 300.0
     adopt: bool = True
 
+    def __post_init__(self) -> None:
+        if self.park_disk is not None and (not self.prefix_cache or self.park_bytes == 0):
+            rule = "left out where prefix_cache is off or park_bytes is 0: nothing is parked then"
+            raise _bad("park_disk", str(self.park_disk), rule)
+        if self.park_disk_bytes and self.park_disk is None:
+            raise _bad("park_disk_bytes", str(self.park_disk_bytes), "set together with park_disk")
+
 
 @dataclass(frozen=True)
 class Config:
     """All settings of one manager, checked.
 
-    Units: keep_alive_s seconds, negative = forever; reserve_bytes is disk never to be used.
+    Units: keep_alive_s seconds, negative = forever; reserve_bytes is disk never to be used. hosts:
+    further names under which it may be asked. api_key: what the command line shows to a manager
+    elsewhere. said_by: where each setting that is not the default comes from. notes: what of the
+    environment was left out.
     """
 
     paths: Paths
@@ -111,13 +154,27 @@ class Config:
     registry: tuple[str, ...] = ()
     reserve_bytes: int = 1 << 30
     debug: bool = False
+    hosts: tuple[str, ...] = ()
+    api_key: str = field(default="", repr=False)
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    nohistory: bool = False
+    scheme: str = "http"
     engine: EngineSettings = EngineSettings()
+    said_by: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise _bad("host", str(self.port), "a port between 0 and 65535")
         if self.max_queue < 1:
             raise _bad("max_queue", str(self.max_queue), "1 or more")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError(
+                "tls_cert and tls_key belong together: one of them is not set",
+                hint="Set both FT_TLS_CERT and FT_TLS_KEY, or neither.",
+                code="bad_setting",
+            )
 
     @property
     def address(self) -> str:
@@ -131,36 +188,101 @@ class Config:
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        return f"http://{host}:{self.port}"
+        scheme = "https" if self.tls_cert is not None else self.scheme
+        return f"{scheme}://{host}:{self.port}"
 
 
 def load_config(environ: Mapping[str, str] | None = None) -> Config:
     """Read config.toml, then the environment.   Raises: UsageError naming the key and its rule."""
     env = os.environ if environ is None else environ
     home = _home(env)
-    values = _read_file(home / "config.toml", env)
+    values = _read_file(config_file(env), env)
+    said_by = dict.fromkeys(values, str(config_file(env)))
     for key in _KEYS:
         text = env.get(f"FT_{key.upper()}")
         if text is not None and text != "":
-            values[key] = text
+            values[key], said_by[key] = text, f"FT_{key.upper()}"
     parsed = {key: _KEYS[key](key, str(value)) for key, value in values.items()}
+    notes = _fall_back(env, parsed, said_by) + _known_kv(parsed, said_by)
     try:
         faults.arm(env.get("FT_FAULTS", ""))
     except ValueError as error:
         raise _bad("faults", env["FT_FAULTS"], f"a plan of known points ({error})") from None
-    host, port = parsed.get("host", ("127.0.0.1", DEFAULT_PORT))
+    scheme, host, port = parsed.get("host", ("http", "127.0.0.1", DEFAULT_PORT))
     engine_keys = EngineSettings.__dataclass_fields__.keys() & parsed.keys()
     if "keep_alive" in parsed:
         parsed["keep_alive_s"] = parsed.pop("keep_alive")
     own_keys = Config.__dataclass_fields__.keys() & parsed.keys() - {"host"}
     models = parsed.get("models", home / "models")
     return Config(
-        paths=Paths(home, models),
+        paths=Paths(home, models, parsed.get("park_disk")),
         host=host,
         port=port,
+        scheme=scheme,
         engine=EngineSettings(**{key: parsed[key] for key in engine_keys}),
+        said_by=said_by,
+        notes=tuple(notes),
         **{key: parsed[key] for key in own_keys},
     )
+
+
+def settings_of(config: Config) -> dict[str, tuple[Any, str]]:
+    """Every setting by its key: the value in force, and what says so ("default" for none).
+
+    Secrets are told as "set".
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    for key in _KEYS:
+        value: Any
+        if key == "host":
+            value = config.address
+        elif key == "models":
+            value = str(config.paths.models)
+        elif key in SECRET_KEYS:
+            value = "set" if getattr(config, key) else ""
+        else:
+            owner = config.engine if hasattr(config.engine, key) else config
+            value = getattr(owner, "keep_alive_s" if key == "keep_alive" else key)
+        if isinstance(value, tuple | Path):
+            value = list(value) if isinstance(value, tuple) else str(value)
+        found[key] = (value, config.said_by.get(key, "default"))
+    return found
+
+
+def config_file(environ: Mapping[str, str] | None = None) -> Path:
+    """The settings file that counts, whether it exists or not."""
+    env = os.environ if environ is None else environ
+    named = env.get("FT_CONFIG", "")
+    return Path(named) if named else _home(env) / "config.toml"
+
+
+def _fall_back(
+    env: Mapping[str, str], parsed: dict[str, Any], said_by: dict[str, str]
+) -> list[str]:
+    """Take over Ollama's variables where ft's own say nothing; returns what could not be read."""
+    notes = []
+    for key, name in FALL_BACKS.items():
+        text = env.get(name, "").strip().strip("\"'").strip()
+        # 0 means "your own choice" there, which is what our default is.
+        if not text or key in parsed or (text == "0" and key not in ("keep_alive", "host")):
+            continue
+        try:
+            parsed[key] = _KEYS[key](key, text)
+        except UsageError as error:
+            rule = error.message.partition("it must be ")[2]
+            notes.append(f"{name}={text[:60]!r} is left out: it must be {rule}")
+        else:
+            said_by[key] = name
+    return notes
+
+
+def _known_kv(parsed: dict[str, Any], said_by: Mapping[str, str]) -> list[str]:
+    """Ollama's f16 becomes the format of that size that there is; says so."""
+    if parsed.get("kv_cache_type") != "f16":
+        return []
+    parsed["kv_cache_type"] = "bf16"
+    who = said_by["kv_cache_type"]
+    return [f"{who}=f16: keys and values are kept as bf16, which takes the same memory"]
 
 
 def engine_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -207,7 +329,6 @@ def _home(env: Mapping[str, str]) -> Path:
 
 def _read_file(path: Path, env: Mapping[str, str]) -> dict[str, Any]:
     named = env.get("FT_CONFIG", "")
-    path = Path(named) if named else path
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -290,8 +411,15 @@ def _path(key: str, value: str) -> Path:
     return Path(value).expanduser().absolute()
 
 
-def _address(key: str, value: str) -> tuple[str, int]:
-    text = value.strip().removeprefix("http://").rstrip("/")
+def _address(key: str, value: str) -> tuple[str, str, int]:
+    scheme, separator, rest = value.strip().partition("://")
+    text, otherwise = value.strip(), DEFAULT_PORT
+    if separator:
+        if scheme not in _SCHEME_PORTS:
+            raise _bad(key, value, "HOST, HOST:PORT or :PORT, perhaps after http:// or https://")
+        text, otherwise = rest.partition("/")[0], _SCHEME_PORTS[scheme]
+    else:
+        scheme, text = "http", text.rstrip("/")
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         port = port.removeprefix(":")
@@ -301,7 +429,7 @@ def _address(key: str, value: str) -> tuple[str, int]:
         host, _, port = text.partition(":")
     if port and not port.isdigit():
         raise _bad(key, value, "HOST, HOST:PORT or :PORT")
-    return host or "127.0.0.1", int(port) if port else DEFAULT_PORT
+    return scheme, host or "127.0.0.1", int(port) if port else otherwise
 
 
 _KEYS: dict[str, Callable[[str, str], Any]] = {
@@ -314,12 +442,21 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "registry": _list,
     "reserve_bytes": _int,
     "debug": _bool,
-    "device": _choice("auto", "cpu", "emulated", "cuda", "hip", "xpu"),
+    "hosts": _list,
+    "api_key": lambda key, value: value,
+    "tls_cert": _path,
+    "tls_key": _path,
+    "nohistory": _bool,
+    "device": _choice("auto", "cpu", "gpu", "cuda", "hip", "emulated"),
     "strategy": _choice("", "resident", "fetch", "cpu", "split", "auto"),
     "expert_slots": _int,
     "tier": _choice("auto", "memory", "disk"),
     "prefix_cache": _bool,
     "prefill_share": _share,
+    "park_bytes": _int,
+    "park_disk": _path,
+    "park_disk_bytes": _int,
+    "kv_cache_type": _choice(*KV_CACHE_TYPES),
     "compute": _choice("bfloat16", "float32"),
     "threads": _int,
     "cpu_target": lambda key, value: value,

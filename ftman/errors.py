@@ -2,6 +2,8 @@
 
 FtmanError
 ├── UsageError        400  the request or command is wrong as written
+├── UnauthorizedError 401  no API key, or a wrong one
+├── ForbiddenError    403  the API key has not the right
 ├── NotFoundError     404  no such model, tag, blob or job
 ├── ConflictError     409  another owner, another running job
 ├── CannotFitError    507  disk, RAM or context is too small; numbers in the text
@@ -39,6 +41,20 @@ class UsageError(FtmanError):
     code = "invalid_request"
     status = 400
     exit_code = 2
+
+
+class UnauthorizedError(FtmanError):
+    """No API key, or a wrong one."""
+
+    code = "invalid_api_key"
+    status = 401
+
+
+class ForbiddenError(FtmanError):
+    """The API key is known, but has not the right for this."""
+
+    code = "forbidden"
+    status = 403
 
 
 class NotFoundError(FtmanError):

@@ -180,16 +180,30 @@ def rename(source: Path, target: Path) -> None:
         sync_dir(source.parent)
 
 
-def copy_file(source: Path, target: Path) -> int:
+def copy_file(source: Path, target: Path, on_bytes: Callable[[int], None] | None = None) -> int:
     """Copy bytes durably through a temporary name; returns their number."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     offset = 0
     with open_read(source) as reader, Writer(temporary, truncate=True) as writer:
         while chunk := reader.read(CHUNK_BYTES):
             offset += writer.write_at(offset, chunk)
+            if on_bytes is not None:
+                on_bytes(len(chunk))
         writer.sync()
     rename(temporary, target)
     return offset
+
+
+def link_or_copy(source: Path, target: Path) -> bool:
+    """A second name for a file, or a copy where the disk gives none; True for a second name."""
+    faults.hit("files.rename")
+    try:
+        os.link(source, target)
+    except OSError:
+        copy_file(source, target)
+        return False
+    sync_dir(target.parent)
+    return True
 
 
 def unlink(path: Path, *, missing_ok: bool = True) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from ftman.config import FALL_BACKS
 from ftman.errors import FtmanError
 
 CARRIED = (
@@ -30,6 +31,10 @@ CARRIED = (
     "FT_ORIGINS",
     "FT_DEVICE",
     "FT_THREADS",
+    "FT_HOSTS",
+    "FT_TLS_CERT",
+    "FT_TLS_KEY",
+    *FALL_BACKS.values(),
     "HF_HOME",
     "HF_ENDPOINT",
     "HTTPS_PROXY",

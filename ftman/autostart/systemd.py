@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftman import files
-from ftman.autostart.base import AutostartError, Runner, ServiceCall, Status, run
+from ftman.autostart.base import AutostartError, Runner, ServiceCall, Status, run, user_id
 
 UNIT = "ft.service"
+WATCHDOG_S = 60
 _LINGER = "To have it run without a login as well: loginctl enable-linger"
 
 
@@ -19,8 +20,9 @@ def unit_text(call: ServiceCall) -> str:
 
     Source: systemd.service(5), systemd.exec(5). KillMode=process: the manager alone gets SIGTERM
     and drains its engines itself, and when it crashes its engines live on for the next manager to
-    take over. TimeoutStopSec is longer than draining takes. Only sandboxing that
-    needs no extra rights and does not hinder just-in-time compiled kernels is used.
+    take over. TimeoutStopSec is longer than draining takes. Type=notify: started is who answers;
+    the watchdog is fed while the scheduler moves (notify.py). Only sandboxing that needs no extra
+    rights and does not hinder just-in-time compiled kernels is used.
     """
     lines = [
         "[Unit]",
@@ -29,11 +31,12 @@ def unit_text(call: ServiceCall) -> str:
         "StartLimitBurst=5",
         "",
         "[Service]",
-        "Type=simple",
+        "Type=notify",
         "ExecStart=" + " ".join(_quoted(word, command=True) for word in call.argv),
         *("Environment=" + _quoted(f"{name}={value}") for name, value in call.environ),
         "Restart=on-failure",
         "RestartSec=3",
+        f"WatchdogSec={WATCHDOG_S}",
         "KillMode=process",
         "TimeoutStopSec=30",
         "NoNewPrivileges=yes",
@@ -73,7 +76,8 @@ class SystemdAutostart:
         self._must("daemon-reload")
         self._must("enable", UNIT)
         self._must("restart", UNIT)
-        return f"ft starts at login (systemd user unit {self.path}). {_LINGER}"
+        told = f"ft starts at login (systemd user unit {self.path})."
+        return told if self._lingers() else f"{told} {_LINGER}"
 
     def disable(self) -> str:
         if not self.path.exists():
@@ -92,8 +96,15 @@ class SystemdAutostart:
         detail = ""
         if files.read_bytes(self.path).decode("utf-8", "replace") != self.text():
             detail = "the unit differs from what this version would write: ft autostart enable"
+        elif self._lingers() is False:
+            detail = f"it ends with your last login. {_LINGER}"
         running = None if _no_manager(active.text) else active.text == "active"
         return Status(enabled.text == "enabled", running, str(self.path), detail)
+
+    def _lingers(self) -> bool | None:
+        """Whether the user's services run without a login; None where that cannot be told."""
+        show = ["loginctl", "show-user", str(user_id()), "--property=Linger", "--value"]
+        return {"yes": True, "no": False}.get(self._run(show).text)
 
     def _need_user_manager(self) -> None:
         answer = self._run(["systemctl", "--user", "show-environment"])
@@ -111,7 +122,8 @@ class SystemdAutostart:
         if answer.code != 0:
             raise AutostartError(
                 f"systemctl --user {' '.join(words)} failed: {answer.text}",
-                hint=f"See: journalctl --user -u {UNIT}",
+                hint=f"See: journalctl --user -u {UNIT}\nA manager that was started by hand keeps "
+                "the port and the store: end it with `ft shutdown`, then try again.",
             )
 
 

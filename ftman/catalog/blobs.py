@@ -104,14 +104,17 @@ class BlobStore:
         Left-over temporary files and files that are no blobs go too.
         """
         freed = 0
-        for path in self.entries():
+        for path in self.orphans(keep):
             with contextlib.suppress(OSError):
                 stat = path.stat()
-                if path.name.replace("-", ":", 1) in keep or stat.st_mtime >= older_than_wall_s:
-                    continue
-                files.unlink(path)
-                freed += stat.st_size
+                if stat.st_mtime < older_than_wall_s:
+                    files.unlink(path)
+                    freed += stat.st_size
         return freed
+
+    def orphans(self, keep: Collection[str]) -> list[Path]:
+        """Files not in `keep`; left-over temporary ones and files that are no blobs too."""
+        return [path for path in self.entries() if path.name.replace("-", ":", 1) not in keep]
 
     def sweep_temporaries(self, older_than_wall_s: float) -> int:
         """Remove what interrupted writes before the given time left behind; returns bytes."""

@@ -19,7 +19,7 @@ from ftman.catalog import content
 from ftman.catalog.blobs import BlobStore
 from ftman.catalog.index import Installed, ManifestFolder
 from ftman.catalog.manifest import FTW_TYPE, Layer, Manifest, is_ftw_id
-from ftman.catalog.model import Damage, Model, ModelChanges, ModelInfo, NewModel
+from ftman.catalog.model import Damage, Model, ModelChanges, ModelInfo, NewModel, Orphan
 from ftman.catalog.verify import INDEX_NAME, SizeChecker, verify_model
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Paths
@@ -108,6 +108,26 @@ class Catalog:
             manifest = content.write_model(new, self.blobs, files.tree_bytes(folder))
             return self._publish(name, manifest.to_json())
 
+    def adopt(self, name: ModelName, data: bytes) -> Model:
+        """Install a manifest whose blobs and weights are in place already.
+
+        Raises: IntegrityError naming what is missing, OSError.
+        """
+        with self._lock:
+            manifest = Manifest.from_json(data)
+            for layer in self._layers(manifest):
+                weights = layer.media_type == FTW_TYPE
+                there = self._ftw(layer.hex).is_dir() if weights else self.blobs.has(layer.digest)
+                if not there:
+                    raise IntegrityError(
+                        f"{name.short} needs {layer.digest[:19]}, which is missing"
+                    )
+            return self._publish(name, data)
+
+    def manifest_bytes(self, model: Model) -> bytes:
+        """The manifest of an installed model, as it lies on disk."""
+        return files.read_bytes(self._manifests.path(model.name))
+
     def create_from(self, base: Model, name: ModelName, changes: ModelChanges) -> Model:
         """Install a model that shares another one's weights and changes its texts."""
         if base.damaged:
@@ -190,7 +210,35 @@ class Catalog:
                 used = folder.name in needed or f"sha256:{folder.name}" in needed
                 if not used and folder.stat().st_mtime < before:
                     self._drop_weights(folder)
+            for folder in self._stale_sources():
+                if folder.stat().st_mtime < before:
+                    freed += files.tree_bytes(folder)
+                    files.remove_tree(folder)
         return freed + self._empty_trash()
+
+    def orphans(self, in_use: Collection[str], grace_s: float = GRACE_S) -> list[Orphan]:
+        """What no installed model names, largest first, and what `sweep` would do about each.
+
+        in_use: digests and FTW ids that engines or jobs use.
+        """
+        installed, unreadable = self._manifests.read_all()
+        named = self._references(installed)
+        now, found = self._clock.wall(), []
+        folders = [f for f in self._ftw_folders() if f"sha256:{f.name}" not in named]
+        paths = [("weights", f) for f in (*folders, *self._ftw_folders(trash=True))]
+        paths += [("source", folder) for folder in self._stale_sources()]
+        paths += [("blob", path) for path in self.blobs.orphans(named)]
+        for kind, path in paths:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                size = path.stat().st_size if kind == "blob" else files.tree_bytes(path)
+                age_s = now - path.stat().st_mtime
+                trash = path.name.startswith(_TRASH_PREFIX)
+                used = path.name in in_use or path.name.replace("-", ":", 1) in in_use
+                kept = _why_kept(unreadable, used, age_s, grace_s)
+                due = trash or not kept
+                reason = "deleted, not yet gone" if trash else kept or "no model names it"
+                found.append(Orphan(kind, path, size, age_s, due, reason))
+        return sorted(found, key=lambda item: -item.bytes)
 
     def check_sizes(self, model: Model) -> str:
         """ "" or which file is damaged and how; a cheap check for before a load."""
@@ -281,6 +329,8 @@ class Catalog:
         if folder.is_dir():
             trash = f"{_TRASH_PREFIX}{folder.name}-{secrets.token_hex(4)}"
             files.rename(folder, folder.with_name(trash))
+        if self.paths.parked is not None:
+            files.remove_tree(self.paths.parked / folder.name)  # what was said to it goes with it
         self._sizes.forget(folder)
 
     def _empty_trash(self) -> int:
@@ -293,6 +343,13 @@ class Catalog:
             except OSError as error:
                 log.warning("%s is left for a later clean-up: %s", folder.name, error)
         return freed
+
+    def _stale_sources(self) -> list[Path]:
+        """Folders of kept source files that no installed model was made from."""
+        root = self.paths.sources
+        folders = sorted(root.iterdir()) if root.is_dir() else []
+        needed = {str(m.source.get("identity") or "")[:16] for m in self._all()} if folders else ()
+        return [folder for folder in folders if folder.name not in needed]
 
     def _ftw(self, ftw_id: str) -> Path:
         if not is_ftw_id(ftw_id):
@@ -312,3 +369,13 @@ class Catalog:
     @staticmethod
     def _references(installed: list[Installed]) -> set[str]:
         return {digest for item in installed for digest in item.manifest.digests}
+
+
+def _why_kept(unreadable: int, used: bool, age_s: float, grace_s: float) -> str:
+    if unreadable:
+        return "a manifest cannot be read, so what it needs is not known"
+    if used:
+        return "an engine or a job uses it"
+    if age_s <= grace_s:
+        return f"written less than {grace_s / 60:.0f} minutes ago: it may be about to be named"
+    return ""

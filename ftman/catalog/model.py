@@ -31,7 +31,8 @@ class Model:
     """An installed model, resolved. Texts are read; weights are only named.
 
     digest: hex SHA-256 of the manifest. size_bytes: all layers. load_bytes: memory for the
-    weights. kv_bytes_per_token: in bf16. damaged: "" or what is wrong, with the file's name.
+    weights. kv_bytes_per_token: in bf16; kv_q8_0_bytes_per_token: in q8_0, 0 = not said. damaged:
+    "" or what is wrong, with the file's name.
     """
 
     name: ModelName
@@ -59,6 +60,7 @@ class Model:
     parser: str = ""
     requires: str = ""
     layers: tuple[Layer, ...] = ()
+    kv_q8_0_bytes_per_token: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class NewModel:
     eos_ids: tuple[int, ...] = ()
     load_bytes: int = 0
     kv_bytes_per_token: int = 0
+    kv_q8_0_bytes_per_token: int = 0
     template: str = ""
     system: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -105,6 +108,22 @@ class ModelInfo:
 
     model_info: Mapping[str, Any]
     tensors: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """Something in the store that no installed model names. due: a clean-up removes it now.
+
+    kind: "weights", "blob" or "source" (files as they came, kept for a push). Units: bytes; age in
+    seconds since it was last written.
+    """
+
+    kind: str
+    path: Path
+    bytes: int
+    age_s: float
+    due: bool
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ftman.clock import SYSTEM, Clock
 from ftman.errors import ConflictError
 
 LIMIT_BYTES = 4 << 20
+_BEFORE, _AFTER = ".before-ft-", ".after-ft-"
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,47 @@ def apply(change: Change, clock: Clock = SYSTEM) -> Path | None:
     return kept
 
 
+def restore(
+    wanted: JsonEntry | WholeFile, clock: Clock = SYSTEM
+) -> tuple[Path, Path | None] | None:
+    """Bring back what a file was before ft first wrote it; None when there is nothing to undo.
+
+    What stands there now is kept beside it, so that nothing is lost: returned with the path, second
+    None when the file is gone, as it was.   Raises: ConflictError.
+    """
+    path = wanted.path.resolve()
+    now = _content(path)
+    kept = sorted(path.parent.glob(f"{path.name}{_BEFORE}*"))
+    if now is None or not (kept or _holds(now, wanted)):
+        return None
+    try:
+        aside = path.with_name(f"{path.name}{_AFTER}{_stamp(clock)}")
+        files.rename(path, aside)
+        if kept:
+            files.rename(kept[0], path)
+    except OSError as error:
+        raise ConflictError(
+            f"{path} cannot be restored: {error.strerror or error}",
+            hint=f"What was there before lies in {kept[0] if kept else path.parent}.",
+        ) from None
+    return aside, path if kept else None
+
+
+def _holds(now: bytes, wanted: JsonEntry | WholeFile) -> bool:
+    """Whether a file without a copy from before is one that ft made."""
+    if isinstance(wanted, WholeFile):
+        return now.startswith(b"# Written by ft")
+    return set(_object(wanted.path, now, wanted)) <= {*wanted.values, *wanted.defaults}
+
+
+def _stamp(clock: Clock) -> str:
+    return datetime.fromtimestamp(clock.wall(), timezone.utc).strftime("%Y%m%d-%H%M%S")
+
+
 def _backup(change: Change, clock: Clock) -> Path | None:
     if change.old is None:
         return None
-    stamp = datetime.fromtimestamp(clock.wall(), timezone.utc).strftime("%Y%m%d-%H%M%S")
-    kept = change.path.with_name(f"{change.path.name}.before-ft-{stamp}")
+    kept = change.path.with_name(f"{change.path.name}{_BEFORE}{_stamp(clock)}")
     files.write_atomic(kept, change.old)
     return kept
 

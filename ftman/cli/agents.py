@@ -26,6 +26,7 @@ class Target:
     model: str
     context_tokens: int
     thinks: bool = False
+    key: str = KEY
 
     @property
     def output_tokens(self) -> int:
@@ -75,7 +76,7 @@ def _claude(target: Target, home: Path, environ: Environment) -> Plan:
     model = target.model
     settings = {
         "ANTHROPIC_BASE_URL": target.url,
-        "ANTHROPIC_AUTH_TOKEN": KEY,
+        "ANTHROPIC_AUTH_TOKEN": target.key,
         "ANTHROPIC_API_KEY": "",
         "ANTHROPIC_MODEL": model,
         **{f"ANTHROPIC_DEFAULT_{size}_MODEL": model for size in ("OPUS", "SONNET", "HAIKU")},
@@ -104,8 +105,12 @@ def _codex(target: Target, home: Path, environ: Environment) -> Plan:
         f"base_url = {_toml(target.url + '/v1')}",
         'wire_api = "responses"',
     ]
+    environ_of_it: dict[str, str] = {}
+    if target.key != KEY:  # it reads keys from its environment, and sends none otherwise
+        lines.append(f"env_key = {_toml(KEY_NAME)}")
+        environ_of_it = {KEY_NAME: target.key}
     own = WholeFile(folder / f"{PROVIDER}.config.toml", "\n".join(lines) + "\n")
-    return Plan((own,), ("codex", "--profile", PROVIDER))
+    return Plan((own,), ("codex", "--profile", PROVIDER), environ_of_it)
 
 
 def _opencode(target: Target, home: Path, environ: Environment) -> Plan:
@@ -120,7 +125,7 @@ def _opencode(target: Target, home: Path, environ: Environment) -> Plan:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": PROVIDER,
-        "options": {"baseURL": f"{target.url}/v1", "apiKey": KEY},
+        "options": {"baseURL": f"{target.url}/v1", "apiKey": target.key},
         "models": {target.model: model},
     }
     values = {"$schema": "https://opencode.ai/config.json", "provider": {PROVIDER: provider}}
@@ -142,7 +147,7 @@ def _pi(target: Target, home: Path, environ: Environment) -> Plan:
     provider = {
         "baseUrl": f"{target.url}/v1",
         "api": "openai-completions",
-        "apiKey": KEY,
+        "apiKey": target.key,
         "models": [model],
     }
     values = {"providers": {PROVIDER: provider}}
@@ -159,7 +164,7 @@ def _qwen(target: Target, home: Path, environ: Environment) -> Plan:
         "envKey": KEY_NAME,
         "generationConfig": {"contextWindowSize": target.context_tokens},
     }
-    values = {"modelProviders": {"openai": [model]}, "env": {KEY_NAME: KEY}}
+    values = {"modelProviders": {"openai": [model]}, "env": {KEY_NAME: target.key}}
     argv = ("qwen", "--auth-type", "openai", "--model", target.model)
     return Plan((JsonEntry(folder / "settings.json", values),), argv)
 
@@ -179,7 +184,7 @@ def _cline(target: Target, home: Path, environ: Environment) -> Plan:
     }
     settings = {
         "provider": provider,
-        "apiKey": KEY,
+        "apiKey": target.key,
         "model": target.model,
         "baseUrl": f"{target.url}/v1",
     }

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,10 +23,12 @@ from ftman.errors import (
     CannotFitError,
     ConflictError,
     EngineDiedError,
+    ForbiddenError,
     FtmanError,
     IntegrityError,
     NetworkError,
     NotFoundError,
+    UnauthorizedError,
     UnsupportedError,
     UsageError,
 )
@@ -36,6 +40,8 @@ UPSTREAM_MISSING = "file does not exist"
 
 _BY_STATUS: dict[int, type[FtmanError]] = {
     400: UsageError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
     502: NetworkError,
@@ -53,23 +59,48 @@ _KINDS: tuple[type[FtmanError], ...] = (
     UnsupportedError,
     BusyError,
     EngineDiedError,
+    UnauthorizedError,
+    ForbiddenError,
 )
 _BY_CODE = {kind.code: kind for kind in _KINDS} | {"model_not_found": NotFoundError}
 
 
 class ManagerClient:
-    """One connection to one manager. Use as a context manager."""
+    """One connection to one manager. Use as a context manager.
 
-    def __init__(self, url: str, *, transport: httpx.BaseTransport | None = None):
+    key: the API key to show. certificate: the manager's own, which is then the only one believed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str = "",
+        certificate: Path | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ):
         self.url = url
+        self._key, self._certificate, self._transport = key, certificate, transport
+        headers = {"User-Agent": f"ft/{__version__}"}
         self._http = httpx.Client(
             base_url=url,
             timeout=httpx.Timeout(REPLY_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            headers={"User-Agent": f"ft/{__version__}"},
+            headers=headers | ({"Authorization": f"Bearer {key}"} if key else {}),
             # A proxy is for other machines; it must never see, or break, talk with our own.
             trust_env=not is_local(url),
+            verify=_believing(url, certificate),
             transport=transport,
         )
+
+    def twin(self) -> ManagerClient:
+        """A second connection to the same manager, for use beside this one."""
+        return ManagerClient(
+            self.url, key=self._key, certificate=self._certificate, transport=self._transport
+        )
+
+    def answers(self) -> bool:
+        """Whether a manager of ours still listens there."""
+        return probe(self.url, self._certificate) == "ft"
 
     def __enter__(self) -> ManagerClient:
         return self
@@ -144,7 +175,24 @@ class ManagerClient:
             raise error_of(reply.status_code, reply.content)
         return _object(reply.content) if reply.content.strip() else {}
 
+    def text_lines(self, path: str, params: Mapping[str, str]) -> Iterator[str]:
+        """GET text and yield what comes, as it comes.   Raises: FtmanError."""
+        timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        try:
+            with self._http.stream("GET", path, params=dict(params), timeout=timeout) as reply:
+                if reply.status_code >= 400:
+                    raise error_of(reply.status_code, reply.read())
+                yield from reply.iter_text()
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
     def _unreachable(self, error: httpx.HTTPError) -> FtmanError:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return NetworkError(
+                f"the certificate of {self.url} is not believed: {error}",
+                hint="Name the authority that signed it: SSL_CERT_FILE=ca.pem ft ...",
+                code="certificate",
+            )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return NetworkError(f"no ft manager answers at {self.url}", hint="Start it: ft serve")
         if isinstance(error, httpx.TimeoutException):
@@ -159,11 +207,15 @@ class ManagerClient:
         )
 
 
-def probe(url: str) -> str:
+def probe(url: str, certificate: Path | None = None) -> str:
     """Who answers there: "ft", "ollama", "other" or "" (nobody). Asks only GET /."""
     try:
         with (
-            httpx.Client(timeout=CONNECT_TIMEOUT_S, trust_env=not is_local(url)) as http,
+            httpx.Client(
+                timeout=CONNECT_TIMEOUT_S,
+                trust_env=not is_local(url),
+                verify=_believing(url, certificate),
+            ) as http,
             http.stream("GET", f"{url}/") as reply,
         ):
             if reply.headers.get("server", "").startswith(SERVER_PREFIX):
@@ -174,6 +226,30 @@ def probe(url: str) -> str:
         return ""
     except (httpx.HTTPError, httpx.InvalidURL):
         return "other"
+
+
+def _believing(url: str, certificate: Path | None) -> ssl.SSLContext | bool:
+    """What is believed of a server: the usual authorities, or one certificate and nothing else.
+
+    Without https nobody is: reading the authorities takes longer than most answers.
+
+    A certificate of one's own names the machine as others see it, not 127.0.0.1, so the name is
+    not compared: the file itself is the proof.   Raises: NetworkError.
+    """
+    if is_local(url) and url.startswith("http://"):
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if certificate is None:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=str(certificate))
+    except (OSError, ssl.SSLError) as error:
+        raise NetworkError(
+            f"the certificate {certificate} cannot be read: {error}",
+            hint="Change FT_TLS_CERT or tls_cert in config.toml.",
+        ) from None
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def is_local(url: str) -> bool:
@@ -202,6 +278,8 @@ def _error_from(value: Mapping[str, Any], status: int) -> FtmanError:
     if isinstance(told, dict):
         told = told.get("message", told)
     code, hint = str(value.get("code") or ""), str(value.get("hint") or "")
+    if status in (401, 403) and not hint:
+        hint = "Show a key: FT_API_KEY=... ft ...; ft key create NAME makes one there."
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or FtmanError
     if UPSTREAM_MISSING in str(told) or (kind is FtmanError and str(told).endswith("not found")):
         kind = NotFoundError

@@ -13,30 +13,42 @@ try:
 except ImportError:  # Windows: plain lines, no history
     _readline = None  # type: ignore[assignment]
 
+EDIT = "/edit"
 HISTORY_ITEMS = 1000
 HISTORY_LIMIT_BYTES = 8 << 20
 
 
 class LineEditor:
-    """Line input with a history that outlives the session. Pasted line breaks do not submit."""
+    """Line input with a history that outlives the session. Pasted line breaks do not submit.
 
-    def __init__(self, history: Path):
+    keep_history False: nothing is read from it or written to it.
+    """
+
+    def __init__(self, history: Path, *, keep_history: bool = True):
         self._path = history
-        self._record = True
+        self._record = self._kept = keep_history
         self._module: Any = _readline
         if self._module is not None:
             self._module.parse_and_bind("set enable-bracketed-paste on")
+            # Ctrl-J: a new line in the message. Ctrl-G: what stands in the line goes to /edit.
+            self._module.parse_and_bind(r'"\C-j": "\C-v\C-j"')
+            self._module.parse_and_bind(rf'"\C-g": "\C-a{EDIT} \C-m"')
             self._module.set_auto_history(False)
             self._module.clear_history()
-            for item in _read_history(history):
+            for item in _read_history(history) if keep_history else ():
                 self._module.add_history(item)
 
     def read(self, prompt: str) -> str:
         """One line, or a pasted block.   Raises: EOFError (Ctrl-D), KeyboardInterrupt (Ctrl-C)."""
         line = input(prompt)
-        if self._record and line.strip() and self._module is not None:
-            self._module.add_history(line)
+        if not line.startswith(EDIT):
+            self.remember(line)
         return line
+
+    def remember(self, text: str) -> None:
+        """Put a text into the history, as if it had been typed."""
+        if self._record and text.strip() and self._module is not None:
+            self._module.add_history(text)
 
     def record(self, on: bool) -> None:
         """Whether what is typed from now on goes into the history."""
@@ -44,7 +56,7 @@ class LineEditor:
 
     def save(self) -> None:
         """Write the history; losing it is no error worth ending a session with."""
-        if self._module is None:
+        if self._module is None or not self._kept:
             return
         count = self._module.get_current_history_length()
         first = max(1, count - HISTORY_ITEMS + 1)

@@ -25,14 +25,14 @@ REDRAW_S = 0.5
 def load(manager: ManagerClient, session: Session, model: str, settings: Mapping[str, Any]) -> None:
     """Have `model` loaded; a line on stderr tells of it.   Raises: FtmanError."""
     body = {"model": model, "prompt": "", "stream": False, **settings}
-    with _told(manager.url, session, model):
+    with _told(manager, session, model):
         manager.post("/api/generate", body, patient=True)
 
 
 @contextmanager
-def _told(url: str, session: Session, model: str) -> Iterator[None]:
+def _told(manager: ManagerClient, session: Session, model: str) -> Iterator[None]:
     done = threading.Event()
-    teller = threading.Thread(target=_tell, args=(done, url, session, model), daemon=True)
+    teller = threading.Thread(target=_tell, args=(done, manager, session, model), daemon=True)
     teller.start()
     try:
         yield
@@ -41,17 +41,17 @@ def _told(url: str, session: Session, model: str) -> Iterator[None]:
         teller.join()
 
 
-def _tell(done: threading.Event, url: str, session: Session, model: str) -> None:
+def _tell(done: threading.Event, other: ManagerClient, session: Session, model: str) -> None:
     out = session.out
     if done.wait(SAY_AFTER_S) or out.quiet:
         return
     if not out.stderr_is_tty:
         out.note(f"loading {model} ...")
-        _tell_plainly(done, url, session)
+        _tell_plainly(done, other, session)
         return
     start = SYSTEM.monotonic()
     shown = 0
-    with ManagerClient(url) as manager:
+    with other.twin() as manager:
         while True:
             spent = clock_span(SYSTEM.monotonic() - start)
             text = f"loading {model} ... {spent}{_measured(manager) or _loaded(manager)}"[
@@ -64,9 +64,9 @@ def _tell(done: threading.Event, url: str, session: Session, model: str) -> None
     print(f"\r{' ' * shown}\r", end="", file=out.stderr, flush=True)
 
 
-def _tell_plainly(done: threading.Event, url: str, session: Session) -> None:
+def _tell_plainly(done: threading.Event, other: ManagerClient, session: Session) -> None:
     """Without a terminal: one line if the load begins with measuring the machine."""
-    with ManagerClient(url) as manager:
+    with other.twin() as manager:
         while not _measured(manager):
             if done.wait(REDRAW_S):
                 return

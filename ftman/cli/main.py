@@ -15,12 +15,13 @@ from typing import NoReturn
 from ftman import __version__
 from ftman.cli.output import Output, error_text, error_value, make_output
 from ftman.cli.session import make_session
-from ftman.cli.verbs import LATER, VERBS, Verb, parser_of, verb_named
+from ftman.cli.verbs import NO_ACCOUNT, VERBS, Verb, parser_of, verb_named
 from ftman.config import engine_environment, load_config
 from ftman.errors import FtmanError, UnsupportedError, UsageError
 
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
+COMPLETE = "__complete"
 
 _ENVIRONMENT = (
     ("FT_HOST", "address of the manager (127.0.0.1:11434)"),
@@ -28,7 +29,12 @@ _ENVIRONMENT = (
     ("FT_MODELS", "where models lie"),
     ("FT_KEEP_ALIVE", "how long models stay loaded (5m)"),
     ("FT_CONTEXT_LENGTH", "default context window in tokens"),
+    ("FT_NUM_PARALLEL", "requests that a model answers at once (4)"),
+    ("FT_MAX_QUEUE", "requests that may wait (512)"),
+    ("FT_ORIGINS", "further web pages that may ask, by commas"),
     ("FT_DEVICE", "auto, cpu, ..."),
+    ("FT_API_KEY", "the key to show to a manager that asks for one"),
+    ("FT_TLS_CERT", "certificate file, with FT_TLS_KEY: serve https"),
     ("FT_DEBUG", "1: tracebacks and more in the log"),
     ("NO_COLOR", "no colours"),
 )
@@ -68,15 +74,27 @@ def _dispatch(words: list[str], no_colour: bool) -> int:
         return _help(words[1:])
     if words[0] in ("-v", "--version"):
         words = ["version", *words[1:]]
+    if words[0] == COMPLETE:
+        return _complete(words[1:])
     verb = verb_named(words[0])
     if verb is None:
         raise _unknown(words[0])
     args = _parsed(verb, words[1:])
     config = load_config()
     out = make_output(as_json=args.as_json, quiet=args.quiet, no_colour=no_colour)
+    for note in config.notes:
+        out.warn(note)
     module = importlib.import_module(verb.path)
     code: int = module.run(args, make_session(config, out))
     return code
+
+
+def _complete(words: list[str]) -> int:
+    # Only a shell's completion comes here, and it throws away what goes wrong.
+    from ftman.cli.complete import candidates
+
+    print("\n".join(candidates(words)))
+    return 0
 
 
 def _parsed(verb: Verb, words: list[str]) -> argparse.Namespace:
@@ -104,15 +122,17 @@ def _help(words: Sequence[str]) -> int:
         lines.append(f"  {name:<14} {verb.summary}")
     lines += [f"  {'help':<14} Help on a verb: ft help run", "", "Environment Variables:"]
     lines += [f"  {name:<18} {meaning}" for name, meaning in _ENVIRONMENT]
-    lines += ["", f"ft {__version__}. Every verb knows --help, --json and --quiet."]
+    lines += ["", "OLLAMA_HOST and its like count where FT_HOST and its like are not set."]
+    lines += [f"ft settings shows all. ft {__version__}; every verb knows --help, --json, --quiet."]
     print("\n".join(lines))
     return 0
 
 
 def _unknown(word: str) -> FtmanError:
-    if word in LATER:
+    if word in NO_ACCOUNT:
         return UnsupportedError(
-            f"ft {word} is not built yet in version {__version__}", hint="See: ft --help"
+            f"ft {word}: there is no account, ft speaks with no company's cloud",
+            hint="Registries that ask for a key are shown this machine's own: ft push --help",
         )
     names = [name for verb in VERBS for name in (verb.name, *verb.aliases)]
     close = difflib.get_close_matches(word, names, 3)

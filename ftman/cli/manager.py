@@ -17,7 +17,7 @@ from ftman import files
 from ftman.cli.client import ManagerClient, is_local, probe
 from ftman.cli.output import Output
 from ftman.clock import SYSTEM, Clock, pause
-from ftman.config import DEFAULT_PORT, Config, engine_environment
+from ftman.config import DEFAULT_PORT, FALL_BACKS, Config
 from ftman.errors import ConflictError, FtmanError, NetworkError
 
 START_LIMIT_S = 15.0
@@ -39,12 +39,18 @@ class Finder:
 
     def connect(self) -> ManagerClient:
         """A client of our manager, started if need be.   Raises: FtmanError saying what to do."""
-        url = self.running() or self._start()
-        return ManagerClient(url)
+        return self.client(self.running() or self._start())
+
+    def client(self, url: str) -> ManagerClient:
+        """A client of a manager that was found, with the key that opens it."""
+        key = self.config.api_key
+        if not key and self._recorded_value().get("url") == url:
+            key = str(self._recorded_value().get("token") or "")
+        return ManagerClient(url, key=key, certificate=self._certificate(url))
 
     def running(self) -> str:
         """URL of our running manager, "" when there is none.   Raises: ConflictError."""
-        found = probe(self.config.url)
+        found = self._probe(self.config.url)
         if found == "ft":
             return self.config.url
         if found and self.host_given:
@@ -52,14 +58,26 @@ class Finder:
         return self._recorded()
 
     def _recorded(self) -> str:
+        url = str(self._recorded_value().get("url") or "")
+        return url if url and is_local(url) and self._probe(url) == "ft" else ""
+
+    def _recorded_value(self) -> dict[str, str]:
+        """What the manager of this store wrote down about itself; {} when there is nothing."""
         try:
             value = json.loads(files.read_bytes(self.config.paths.run / "manager.json", limit=4096))
-            address = str(value["address"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
+            address, token = str(value["address"]), str(value.get("token") or "")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
         url = address if "://" in address else f"http://{address}"
         url = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-        return url if is_local(url) and probe(url) == "ft" else ""
+        return {"url": url, "token": token}
+
+    def _probe(self, url: str) -> str:
+        return probe(url, self._certificate(url))
+
+    def _certificate(self, url: str) -> Path | None:
+        """Our own certificate proves our own manager; elsewhere the usual authorities do."""
+        return self.config.tls_cert if is_local(url) and url.startswith("https:") else None
 
     def _start(self) -> str:
         if not is_local(self.config.url):
@@ -74,8 +92,9 @@ class Finder:
         limit = self.clock.monotonic() + START_LIMIT_S
         while self.clock.monotonic() < limit:
             ended = process.poll() is not None
-            for url in (f"http://{address}", self._recorded()):
-                if url and probe(url) == "ft" and _is_ready(url):
+            scheme = self.config.url.partition(":")[0]
+            for url in (f"{scheme}://{address}", self._recorded()):
+                if url and self._probe(url) == "ft" and self._is_ready(url):
                     return url
             if ended:
                 break
@@ -87,7 +106,7 @@ class Finder:
         )
 
     def _free_address(self) -> str:
-        found = probe(self.config.url)
+        found = self._probe(self.config.url)
         if not found:
             return self.config.address
         if self.host_given:
@@ -120,6 +139,14 @@ class Finder:
                 creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
             )
 
+    def _is_ready(self, url: str) -> bool:
+        try:
+            with self.client(url) as client:
+                client.get("/api/ft/status")
+        except FtmanError:
+            return False
+        return True
+
     def _last_log_line(self) -> str:
         try:
             data = files.read_bytes(self.config.paths.logs / LOG_NAME)
@@ -140,18 +167,12 @@ class Finder:
 
 
 def finder(config: Config, out: Output) -> Finder:
-    """A Finder that knows whether the address was chosen by the user."""
+    """A Finder that knows whether the address was chosen for ft; Ollama's variable is a wish."""
     chosen = config.address != f"127.0.0.1:{DEFAULT_PORT}"
-    return Finder(config, out, chosen or bool(engine_environment().get("FT_HOST")))
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        with ManagerClient(url) as client:
-            client.get("/api/ft/status")
-    except FtmanError:
-        return False
-    return True
+    said_by = config.said_by.get("host", "")
+    if said_by == FALL_BACKS["host"] and is_local(config.url):
+        return Finder(config, out, False)
+    return Finder(config, out, chosen or said_by == "FT_HOST")
 
 
 def _is_free(host: str, port: int) -> bool:

@@ -9,11 +9,13 @@ import contextlib
 
 from ftman.cli.answer import AnswerView, timings_text
 from ftman.cli.client import ManagerClient
-from ftman.cli.line_editor import LineEditor
-from ftman.cli.output import error_text
+from ftman.cli.external_editor import edit
+from ftman.cli.line_editor import EDIT, LineEditor
+from ftman.cli.output import error_text, safe
 from ftman.cli.repl_commands import Commands, Leave
 from ftman.cli.repl_state import ReplState
 from ftman.cli.session import Session
+from ftman.config import engine_environment
 from ftman.errors import FtmanError, NetworkError
 
 PROMPT = ">>> "
@@ -30,7 +32,9 @@ class Repl:
         self._session = session
         self._state = state
         self._out = session.out
-        self._editor = LineEditor(session.config.paths.state / HISTORY_NAME)
+        keep = not session.config.nohistory
+        path = session.config.paths.state / HISTORY_NAME
+        self._editor = LineEditor(path, keep_history=keep)
         self._commands = Commands(lambda: self._manager, session, state, self._editor, self._block)
 
     def run(self) -> int:
@@ -53,7 +57,9 @@ class Repl:
 
     def _turn(self, text: str) -> None:
         try:
-            if text.startswith("/"):
+            if text.startswith(EDIT):
+                self._edit(text.removeprefix(EDIT).strip())
+            elif text.startswith("/"):
                 self._commands.run(text)
             else:
                 self._say(text)
@@ -63,6 +69,17 @@ class Repl:
                 self._reconnect()
         except KeyboardInterrupt:
             self._out.data("")
+
+    def _edit(self, text: str) -> None:
+        """Write a message in the user's editor, show it and send it; an empty one is not sent."""
+        folder = self._session.config.paths.state
+        written = edit(text, folder, engine_environment())
+        if not written.strip():
+            self._out.note("nothing was written, so nothing is sent")
+            return
+        self._out.data(f"{PROMPT}{safe(written)}")
+        self._editor.remember(written)
+        self._turn(written)
 
     def _say(self, text: str) -> None:
         state = self._state

@@ -8,7 +8,8 @@ from typing import Any
 from ftman.catalog.parameters import typed_parameters
 from ftman.cli.client import ManagerClient
 from ftman.cli.commands.listing import models_table
-from ftman.cli.commands.show import sections_text
+from ftman.cli.commands.ps import experts_line
+from ftman.cli.commands.show import effective_table, sections_text
 from ftman.cli.line_editor import LineEditor
 from ftman.cli.loading import load
 from ftman.cli.progress import follow
@@ -26,6 +27,7 @@ HELP = """Available Commands:
   /save <model>   Save your current session
   /clear          Clear session context
   /list           List installed models
+  /edit           Write a message in your editor
   /bye            Exit
   /?, /help       Help for a command
   /? shortcuts    Help for keyboard shortcuts
@@ -53,12 +55,16 @@ HELP_SHOW = """Available Commands:
   /show parameters   Show parameters for this model
   /show system       Show system message
   /show template     Show prompt template
+  /show effective    Show every setting in force, and who says so
+  /show experts      Show what happens to routed experts
 """
 HELP_SHORTCUTS = """Available keyboard shortcuts:
   Ctrl + a / Ctrl + e   Move to the beginning / end of the line
   Alt + b / Alt + f     Move back / forward by one word
   Ctrl + k / Ctrl + u   Delete the text after / before the cursor
   Ctrl + w              Delete the word before the cursor
+  Ctrl + j              Begin a new line without sending
+  Ctrl + g              Go on in your editor (EDITOR)
   Ctrl + l              Clear the screen
   Ctrl + c              Stop the model from responding
   Ctrl + d              Exit (/bye)
@@ -169,6 +175,10 @@ class Commands:
         shown = self._manager().post("/api/show", {"name": self._state.model})
         if rest == "info":
             print(sections_text(shown), file=self._out.stderr, end="", flush=True)
+        elif rest == "effective":
+            self._out.data(effective_table(shown) + "\n")
+        elif rest == "experts":
+            self._show_experts()
         elif rest == "parameters":
             self._show_parameters(str(shown.get("parameters") or ""))
         elif rest == "system" and self._state.system:
@@ -179,6 +189,15 @@ class Commands:
             self._out.data(f"Unknown command '/show {rest}'. Type /? for help")
         else:
             self._help("show")
+
+    def _show_experts(self) -> None:
+        """What `ft ps --experts` says of this model alone."""
+        loaded = self._manager().get("/api/ft/experts").get("models") or ()
+        names = (self._state.model, f"{self._state.model}:latest")
+        lines = [experts_line(m) for m in loaded if m["name"] in names] or [
+            experts_line(m) for m in loaded if m["name"].partition(":")[0] == self._state.model
+        ]
+        self._out.data("\n".join(lines or [f"{self._state.model} is not loaded"]) + "\n")
 
     def _show_parameters(self, defined: str) -> None:
         self._out.data("Model defined parameters:")

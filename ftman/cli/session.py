@@ -31,11 +31,11 @@ class Session:
 
     def running_manager(self) -> ManagerClient | None:
         """A client of the manager if one runs; starts nothing.   Raises: FtmanError."""
-        from ftman.cli.client import ManagerClient
         from ftman.cli.manager import finder
 
-        url = finder(self.config, self.out).running()
-        return ManagerClient(url) if url else None
+        found = finder(self.config, self.out)
+        url = found.running()
+        return found.client(url) if url else None
 
 
 def make_session(config: Config, out: Output) -> Session:

@@ -36,6 +36,8 @@ def _none(parser: Parser) -> None:
 def _serve(parser: Parser) -> None:
     # Used by ft itself when it starts a manager on another port; people set FT_HOST.
     parser.add_argument("--address", help=argparse.SUPPRESS)
+    text = "let other machines in without an API key"
+    parser.add_argument("--insecure-no-key", action="store_true", help=text)
 
 
 def _run(parser: Parser) -> None:
@@ -48,8 +50,9 @@ def _run(parser: Parser) -> None:
     parser.add_argument("--format", metavar="FORMAT", help="json, or a JSON schema")
     parser.add_argument("--think", metavar="LEVEL", help="true, false, low, medium, high or max")
     parser.add_argument("--hidethinking", action="store_true", help="do not show the thinking")
-    parser.add_argument("--truncate", action="store_true", help="for embedding models")
-    parser.add_argument("--dimensions", type=int, help="for embedding models")
+    text = "embedding models: false refuses an input that is too long"
+    parser.add_argument("--truncate", metavar="BOOL", nargs="?", const="true", help=text)
+    parser.add_argument("--dimensions", metavar="N", type=int, help="embedding models: how many")
 
 
 def _pull(parser: Parser) -> None:
@@ -86,6 +89,7 @@ def _ps(parser: Parser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--experts", action="store_true", help="what happens to routed experts")
     which.add_argument("--cache", action="store_true", help="what of prompts is reused")
+    which.add_argument("--queue", action="store_true", help="who waits, how long, and for what")
 
 
 def _memory(parser: Parser) -> None:
@@ -106,6 +110,10 @@ def _show(parser: Parser) -> None:
     for part in ("license", "modelfile", "parameters", "system", "template"):
         parser.add_argument(f"--{part}", action="store_true", help=f"only the {part}")
     parser.add_argument("-v", "--verbose", action="store_true", help="all metadata and tensors")
+    text = "every setting in force for it, and who says so"
+    parser.add_argument("--effective", action="store_true", help=text)
+    text = "how its engine computes and keeps things, while it is loaded"
+    parser.add_argument("--engine", action="store_true", help=text)
 
 
 def _rm(parser: Parser) -> None:
@@ -122,6 +130,7 @@ def _create(parser: Parser) -> None:
     parser.add_argument("-f", "--file", help="the Modelfile (default: ./Modelfile)")
     parser.add_argument("-q", "--quantize", metavar="TYPE", help="q8_0, q4_0 or mxfp4")
     parser.add_argument("--draft-quantize", metavar="TYPE", help="not built yet")
+    parser.add_argument("--experimental", action="store_true", help=argparse.SUPPRESS)
 
 
 def _search(parser: Parser) -> None:
@@ -133,8 +142,16 @@ def _calibrate(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", default="", help=text)
 
 
+def _bench(parser: Parser) -> None:
+    parser.add_argument("model", metavar="MODEL")
+    text = "time of each operator against what memory and arithmetic allow"
+    parser.add_argument("--profile", action="store_true", required=True, help=text)
+
+
 def _logs(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", nargs="?", default="manager", help="which log")
+    text = "a model, for its engine's log; default: the manager's own"
+    parser.add_argument("name", metavar="MODEL", nargs="?", default="manager", help=text)
+    parser.add_argument("--list", action="store_true", help="which logs there are")
     parser.add_argument("-f", "--follow", action="store_true", help="wait for more")
     parser.add_argument("-n", "--lines", type=int, default=50, help="how many lines (50)")
 
@@ -147,6 +164,60 @@ def _launch(parser: Parser) -> None:
         "--config-only", "--config", action="store_true", help="write its settings, do not start it"
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    parser.add_argument("--restore", action="store_true", help="put its settings back as they were")
+    parser.add_argument("-y", "--yes", action="store_true", help="fetch the model if it is missing")
+
+
+def _export(parser: Parser) -> None:
+    _model(parser)
+    parser.add_argument("folder", metavar="FOLDER", help="a new folder, as on a stick")
+
+
+def _import(parser: Parser) -> None:
+    text = "a folder of ft export, or a file or folder that ft pull takes"
+    parser.add_argument("names", metavar="PATH", nargs="*", help=text)
+    parser.add_argument("--name", default="", help="install it under another name")
+    text = "take models over from an Ollama here; without a NAME: list them"
+    parser.add_argument("--ollama", action="store_true", help=text)
+    parser.add_argument("--all", action="store_true", help="with --ollama: every one of them")
+    text = "with --ollama: where its models lie"
+    parser.add_argument("--from", dest="source", metavar="FOLDER", default="", help=text)
+    text = "keep the weights as they came too: a second name for the file, or a copy"
+    parser.add_argument("--keep-source", action="store_true", help=text)
+
+
+def _doctor(parser: Parser) -> None:
+    text = "write what it says and the ends of the logs to FILE (.tar.gz), without secrets"
+    parser.add_argument("--bundle", metavar="FILE", default="", help=text)
+
+
+def _df(parser: Parser) -> None:
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="each model, and what it shares"
+    )
+
+
+def _gc(parser: Parser) -> None:
+    parser.add_argument("--explain", action="store_true", help="only say what would be removed")
+    parser.add_argument("--partials", action="store_true", help="drop interrupted pulls as well")
+
+
+def _jobs(parser: Parser) -> None:
+    actions = ("list", "pause", "resume", "cancel")
+    parser.add_argument("action", choices=actions, nargs="?", default="list")
+    parser.add_argument("job", metavar="JOB", nargs="?", default="", help="its id, or its model")
+    parser.add_argument("--all", action="store_true", help="those that ended as well")
+
+
+def _completion(parser: Parser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+def _key(parser: Parser) -> None:
+    parser.add_argument("action", choices=("create", "list", "rm"))
+    parser.add_argument("name", metavar="NAME", nargs="?", default="")
+    text = "use: ask models; manage: also pull, remove, change (use)"
+    parser.add_argument("--rights", choices=("use", "manage"), default="use", help=text)
 
 
 def _autostart(parser: Parser) -> None:
@@ -169,18 +240,27 @@ VERBS: tuple[Verb, ...] = (
     Verb("cp", "Give a model a second name", _cp),
     Verb("search", "Search the index of known models", _search),
     Verb("calibrate", "Measure this machine's rates", _calibrate),
+    Verb("bench", "Show where the time of a model's steps goes", _bench),
     Verb("status", "Say whether the manager runs, and where", _none),
     Verb("shutdown", "End the manager and its engines", _none),
-    Verb("df", "Show what takes disk space", _none),
-    Verb("gc", "Remove what no model needs", _none),
+    Verb("df", "Show what takes disk space", _df),
+    Verb("gc", "Remove what no model needs", _gc),
+    Verb("jobs", "List, pause, resume and cancel pulls", _jobs),
+    Verb("export", "Write a model to a folder, to carry it", _export),
+    Verb("import", "Take in models that lie on this machine", _import, module="importing"),
     Verb("verify", "Check installed models, and repair them", _verify),
     Verb("registry", "Check the index of known models", _registry),
     Verb("logs", "Show the manager's log", _logs),
     Verb("launch", "Start a coding agent on a model here", _launch),
     Verb("autostart", "Start the manager at login", _autostart),
+    Verb("doctor", "Say what is right and wrong here", _doctor),
+    Verb("settings", "Show every setting and who says so", _none),
+    Verb("key", "Make and remove API keys", _key),
+    Verb("completion", "Print a script that completes ft's words", _completion),
     Verb("version", "Show the version", _none),
 )
-LATER = ("push", "import", "doctor", "bench", "signin", "signout")
+NO_ACCOUNT = ("signin", "login", "signout", "logout")
+"""Verbs of Ollama's that speak of an account with its makers, which ft has not."""
 
 
 def verb_named(word: str) -> Verb | None:

@@ -108,6 +108,7 @@ class ConvertResult:
     load_bytes: int
     kv_bytes_per_token: int
     notes: tuple[str, ...] = ()
+    kv_q8_0_bytes_per_token: int = 0
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ def parse_result(body: Mapping[str, Any]) -> ConvertResult:
         load_bytes=int(body["load_bytes"]),
         kv_bytes_per_token=int(body["kv_bytes_per_token"]),
         notes=tuple(map(str, body.get("notes", ()))),
+        kv_q8_0_bytes_per_token=int(body.get("kv_q8_0_bytes_per_token", 0)),
     )
 
 

@@ -1,19 +1,21 @@
 """Who may speak to the manager: Host and Origin rules, CORS, API keys.
 
-Decided before any route runs; a refusal has an empty body, as Ollama's has.
+Decided before any route runs; a refusal has an empty body, as Ollama's has. Which right a route
+asks for stands in rights.py.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ftman.errors import FtmanError, UsageError
+from ftman.errors import ForbiddenError, UnauthorizedError, UsageError
+from ftman.gateway.rights import PUBLIC
 from ftman.gateway.routes import Reply
+from ftman.keys import MANAGE, ApiKey, KeyRing
 
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "0.0.0.0")
 _APP_SCHEMES = ("app", "file", "tauri", "vscode-webview", "vscode-file")
@@ -37,37 +39,33 @@ _HEADERS = ",".join(
         *(f"x-stainless-{name}" for name in _STAINLESS),
     )
 )
-_PUBLIC = ("/health", "/")
-
-
-class UnauthorizedError(FtmanError):
-    """No API key, or a wrong one."""
-
-    code = "invalid_api_key"
-    status = 401
 
 
 @dataclass(frozen=True)
 class AccessRules:
     """The rules of one server.
 
-    origins: extra allowed origins, each with at most one `*`. loopback: the bind is loopback, so
-    the Host header is checked. keys: accepted API keys; empty = none is asked for.
+    origins: extra allowed origins, each with at most one `*`. loopback: only this machine reaches
+    the server. keys: accepted API keys; with none of them, none is asked for, unless `closed`: what
+    others reach stays shut when its last key goes. own: keys of our own command line. hosts: names
+    that the Host header may hold beside the machine's.
     """
 
     origins: tuple[str, ...] = ()
     loopback: bool = True
-    keys: tuple[str, ...] = ()
+    keys: KeyRing = field(default_factory=KeyRing)
     hostname: str = ""
+    hosts: tuple[str, ...] = ()
+    closed: bool = False
+    own: tuple[ApiKey, ...] = ()
 
     def __post_init__(self) -> None:
         for pattern in self.origins:
             _check_origin(pattern)
 
-    def refuse(self, method: str, path: str, headers: Mapping[str, str]) -> Reply | None:
-        """The reply that ends this request here, or None to go on.   Raises: UnauthorizedError."""
-        host = _bare_host(headers.get("host", ""))
-        if self.loopback and not self.host_allowed(host):
+    def refuse(self, method: str, headers: Mapping[str, str]) -> Reply | None:
+        """The reply that ends this request here, whatever its route; None to go on."""
+        if not self.host_allowed(_bare_host(headers.get("host", ""))):
             return _empty(403)
         origin = headers.get("origin", "")
         if origin and not _same_host(origin, headers.get("host", "")):
@@ -77,12 +75,27 @@ class AccessRules:
                 return _preflight(self.cors_headers(headers))
         if method == "OPTIONS":
             return _empty(204)
-        if self.keys and path not in _PUBLIC and not self.key_given(headers):
+        return None
+
+    def admit(self, right: str, headers: Mapping[str, str]) -> ApiKey | None:
+        """The key of a request that may do what asks for `right`; None where no key is asked for.
+
+        Raises: UnauthorizedError, ForbiddenError.
+        """
+        key = self.key_given(headers)
+        if right == PUBLIC or not (self.closed or self.keys.asks):
+            return key
+        if key is None:
             raise UnauthorizedError(
                 "API key missing or wrong",
                 hint="Send the key as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
             )
-        return None
+        if right == MANAGE and not key.manages:
+            raise ForbiddenError(
+                f"the API key {key.name} may use models, not manage them",
+                hint="A key that may: ft key create NAME --rights manage",
+            )
+        return key
 
     def cors_headers(self, headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         """Headers that let an allowed page on another origin read the reply."""
@@ -94,8 +107,8 @@ class AccessRules:
         return (("access-control-allow-origin", origin), ("vary", "Origin"))
 
     def host_allowed(self, host: str) -> bool:
-        """True for this machine's names and for addresses that cannot be rebound."""
-        if host in ("", "localhost", self.hostname.lower()):
+        """True for this machine's names and for addresses, which cannot be rebound."""
+        if host in ("", "localhost", self.hostname.lower(), *(name.lower() for name in self.hosts)):
             return True
         if host.endswith((".localhost", ".local", ".internal")):
             return True
@@ -103,6 +116,8 @@ class AccessRules:
             address = ipaddress.ip_address(host)
         except ValueError:
             return False
+        if not self.loopback:
+            return True  # a public address of this machine's, which it cannot tell
         return address.is_loopback or address.is_private or address.is_unspecified
 
     def origin_allowed(self, origin: str) -> bool:
@@ -117,33 +132,41 @@ class AccessRules:
             return True
         return any(_matches(pattern, origin) for pattern in self.origins)
 
-    def key_given(self, headers: Mapping[str, str]) -> str:
-        """The accepted key that a request brings, "" for none."""
+    def key_given(self, headers: Mapping[str, str]) -> ApiKey | None:
+        """The accepted key that a request brings."""
         for name in ("authorization", "x-api-key"):
             given = headers.get(name, "")
             if given[:7].lower() == "bearer ":
                 given = given[7:]
-            data = given.strip().encode("utf-8", "replace")
-            # Every key is compared, so that the time taken says nothing.
-            found = [key for key in self.keys if hmac.compare_digest(data, key.encode())]
-            if found:
-                return found[0]
-        return ""
+            found = self.keys.find(given.strip(), self.own) if given.strip() else None
+            if found is not None:
+                return found
+        return None
 
 
 def rules_for(
-    host: str, origins: tuple[str, ...], keys: tuple[str, ...], *, insecure_no_key: bool
+    host: str,
+    origins: tuple[str, ...],
+    keys: KeyRing,
+    *,
+    insecure_no_key: bool,
+    hosts: tuple[str, ...] = (),
+    own: tuple[ApiKey, ...] = (),
 ) -> AccessRules:
     """Rules for a bind address.   Raises: UsageError for an open bind without an API key."""
     loopback = is_loopback(host)
-    if not loopback and not keys and not insecure_no_key:
+    if not loopback and not keys.asks and not insecure_no_key:
         raise UsageError(
             f"refusing to listen on {host} without an API key: anyone who reaches this machine "
             "could use and change your models",
-            hint="Listen on 127.0.0.1, set an API key, or insist with --insecure-no-key.",
+            hint="Make a key first: ft key create NAME\n"
+            "or listen on this machine only: FT_HOST=127.0.0.1 ft serve\n"
+            "or insist: ft serve --insecure-no-key",
             code="open_bind",
         )
-    return AccessRules(origins, loopback, keys, socket.gethostname())
+    named = hosts if loopback else (host, *hosts)
+    closed = not loopback and not insecure_no_key
+    return AccessRules(origins, loopback, keys, socket.gethostname(), named, closed, own)
 
 
 def is_loopback(host: str) -> bool:

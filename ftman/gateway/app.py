@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -22,8 +23,10 @@ from ftman.config import Config
 from ftman.errors import BusyError, FtmanError, UsageError
 from ftman.gateway import (
     anthropic,
+    console,
     extras,
     health,
+    metrics,
     ollama,
     openai,
     openapi,
@@ -34,10 +37,14 @@ from ftman.gateway.access import AccessRules, rules_for
 from ftman.gateway.body import MAX_BODY_BYTES, FieldError, too_large
 from ftman.gateway.encoding import Decoder
 from ftman.gateway.errors import OLLAMA, encode_error, headers_of, internal_error
+from ftman.gateway.rights import right_of
 from ftman.gateway.routes import Call, Reply, Route, Router
 from ftman.gateway.spool import Spool
 from ftman.gateway.stream import HEARTBEAT_S, Pump, Send, raw_headers
+from ftman.gateway.traffic import Traffic
+from ftman.keys import USE, KeyRing, key_of, keys_path
 from ftman.log import request_id as logged_request_id
+from ftman.memory import give_back
 from ftman.names import printable
 from ftman.supervisor.launcher import Launcher
 
@@ -53,12 +60,17 @@ ROUTES: tuple[Route, ...] = openapi.with_document(
         *anthropic.ROUTES,
         *tokens.ROUTES,
         *health.ROUTES,
+        *metrics.ROUTES,
         *extras.ROUTES,
+        *console.ROUTES,
     )
 )
 BODY_CHUNK_TIMEOUT_S = 30.0
 DRAIN_S = 2.0
 STALLED = 408
+LARGE_BODY_BYTES = 1 << 20
+"""What a larger body was made into is given back to the system at once."""
+_PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/=-]{0,99}")
 MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES
 """Bodies being received at one time, all requests together."""
 
@@ -75,6 +87,8 @@ class _Outcome:
 
     status: int = 0
     note: str = ""
+    route: str = ""
+    body_bytes: int = 0
 
 
 class Gateway:
@@ -94,6 +108,7 @@ class Gateway:
         self._clock = clock
         self._heartbeat_s = heartbeat_s
         self._router = Router(routes)
+        self._traffic = Traffic()
         self._pumps: set[Pump] = set()
         self._under_way: set[str] = set()
         self._bodies_bytes = 0
@@ -103,8 +118,8 @@ class Gateway:
         if scope["type"] != "http":
             return
         started_s = self._clock.monotonic()
-        request_id = "req_" + secrets.token_hex(8)
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        request_id = self._id_for(headers.get("x-request-id", ""))
         call = Call(
             self._service,
             scope["method"],
@@ -113,9 +128,11 @@ class Gateway:
             dict(parse_qsl(scope["query_string"].decode("latin-1"))),
             headers,
             request_id,
+            traffic=self._traffic,
         )
         outcome = _Outcome()
         self._under_way.add(request_id)
+        self._traffic.under_way += 1
         logged_request_id.set(request_id)
         try:
             await self._answer(call, receive, send, outcome)
@@ -126,7 +143,21 @@ class Gateway:
             outcome.status, outcome.note = 400, " broken request"
         finally:
             self._under_way.discard(request_id)
-            self._log(call, outcome, self._clock.monotonic() - started_s)
+            self._traffic.under_way -= 1
+            spent_s = self._clock.monotonic() - started_s
+            self._traffic.ended(call.method, outcome.route, outcome.status, spent_s)
+            self._log(call, outcome, spent_s)
+            if outcome.body_bytes > LARGE_BODY_BYTES:
+                asyncio.get_running_loop().call_soon(give_back)
+
+    def _id_for(self, given: str) -> str:
+        """The id of a new request: the client's own where it can be used, else one of ours.
+
+        Engines tell requests apart by it, so one that is under way is not given twice.
+        """
+        if not _PLAIN_ID.fullmatch(given):
+            return "req_" + secrets.token_hex(8)
+        return f"{given}.{secrets.token_hex(4)}" if given in self._under_way else given
 
     def under_way(self) -> list[str]:
         """Ids of the requests that are being answered."""
@@ -142,12 +173,15 @@ class Gateway:
         head = (*ids, *self._rules.cors_headers(call.headers))
         dialect = _dialect_of(call)
         try:
-            refused = self._rules.refuse(call.method, call.path, call.headers)
+            refused = self._rules.refuse(call.method, call.headers)
             if refused is not None:
                 await _send_reply(send, refused, call, head, outcome)
                 return
-            caller.salt.set(caller.salt_of(self._rules.key_given(call.headers)))
             route = self._route(call)
+            outcome.route = route.path if isinstance(route, Route) else ""
+            right = right_of(outcome.route) if outcome.route else USE
+            key = self._rules.admit(right, call.headers)
+            caller.salt.set(caller.salt_of(key.sha256 if key is not None else ""))
             if isinstance(route, Reply):
                 await _send_reply(send, route, call, head, outcome)
                 return
@@ -199,6 +233,7 @@ class Gateway:
             return
         if route.body == "whole":
             call = replace(call, body=await self._body(call, receive))
+            outcome.body_bytes = len(call.body)
         work = asyncio.ensure_future(self._reply(route, call, send, head, outcome))
         gone = asyncio.ensure_future(_disconnect(receive))
         try:
@@ -283,18 +318,22 @@ class Gateway:
 
 
 def serve(
-    config: Config,
-    *,
-    keys: tuple[str, ...] = (),
-    insecure_no_key: bool = False,
-    launcher: Launcher | None = None,
+    config: Config, *, insecure_no_key: bool = False, launcher: Launcher | None = None
 ) -> int:
     """Run the manager until it is told to stop; returns the process's exit code.
 
     launcher None = the real engine.   Raises: FtmanError when it cannot start.
     """
-    rules = rules_for(config.host, config.origins, keys, insecure_no_key=insecure_no_key)
-    return serve_process.serve(config, lambda service: Gateway(service, rules), launcher)
+    token = secrets.token_urlsafe(32)
+    rules = rules_for(
+        config.host,
+        config.origins,
+        KeyRing(keys_path(config.paths)),
+        insecure_no_key=insecure_no_key,
+        hosts=config.hosts,
+        own=(key_of(token, "command line"),),
+    )
+    return serve_process.serve(config, lambda service: Gateway(service, rules), launcher, token)
 
 
 def _dialect_of(call: Call) -> str:

@@ -7,14 +7,19 @@ import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ftman import __version__
 from ftman.calibration import Step
+from ftman.config import settings_of
+from ftman.errors import UsageError
 from ftman.gateway.body import OLLAMA_TEXTS
 from ftman.gateway.errors import OLLAMA, encode_error, to_json
+from ftman.gateway.ollama.progress import progress_reply
 from ftman.gateway.routes import Call, Reply, Route, StreamReply
 from ftman.gateway.stream import NDJSON, ndjson
+from ftman.names import printable
 from ftman.pull.progress import Progress
 from ftman.service.verify import Verdict
 
@@ -48,6 +53,10 @@ async def status(call: Call) -> Reply:
             "run": str(paths.run),
         },
         "settings": settings,
+        "effective": {
+            key: {"value": value, "from": origin}
+            for key, (value, origin) in settings_of(config).items()
+        },
     }
     return Reply(to_json(value))
 
@@ -67,6 +76,22 @@ async def cancel_job(call: Call) -> Reply:
     """DELETE /api/ft/jobs/:id."""
     await call.service.cancel_job(call.tail)
     return Reply(media_type="")
+
+
+async def steer_job(call: Call) -> Reply:
+    """POST /api/ft/jobs/:id/pause and /resume: stop a pull to go on later, go on with it."""
+    job_id, _, wish = call.tail.rpartition("/")
+    if wish == "pause":
+        await call.service.pause_job(job_id)
+        return Reply(to_json({"status": "paused", "id": job_id}))
+    if wish == "resume":
+        return Reply(
+            to_json({"status": "resumed", "job": _plain(asdict(call.service.resume_job(job_id)))})
+        )
+    raise UsageError(
+        f"a job cannot be told {printable(wish or call.tail)!r}",
+        hint="POST /api/ft/jobs/ID/pause or /resume; DELETE /api/ft/jobs/ID ends it.",
+    )
 
 
 async def calibrate(call: Call) -> StreamReply:
@@ -90,9 +115,31 @@ async def _calibration(steps: AsyncGenerator[Step, None]) -> AsyncIterator[bytes
             yield ndjson({"status": f"measuring {step.phase}", **told})
 
 
+async def bench(call: Call) -> StreamReply:
+    """POST /api/ft/bench: time per operator of `model` on this machine's CPU."""
+    name = call.fields("BenchRequest", OLLAMA_TEXTS).text("model")
+    call.service.catalog.find(name)  # a wrong name is told before the reply begins
+    return StreamReply(
+        _bench(call, name),
+        NDJSON,
+        on_error=lambda error: encode_error(OLLAMA, error) + b"\n",
+        heartbeat=lambda: ndjson({"status": "measuring"}),
+    )
+
+
+async def _bench(call: Call, name: str) -> AsyncIterator[bytes]:
+    yield ndjson({"status": "loading and measuring the model on the CPU"})
+    yield ndjson({"status": "success", **await call.service.bench(name)})
+
+
 async def experts(call: Call) -> Reply:
     """GET /api/ft/experts: slots and counts of every loaded model."""
     return Reply(to_json({"models": [asdict(item) for item in await call.service.experts()]}))
+
+
+async def queue(call: Call) -> Reply:
+    """GET /api/ft/queue: requests that wait, in the order of their turns, each with its reason."""
+    return Reply(to_json({"queue": [asdict(item) for item in call.service.queue()]}))
 
 
 async def memory(call: Call) -> Reply:
@@ -144,9 +191,32 @@ async def _verdicts(steps: AsyncGenerator[Progress | Verdict, None]) -> AsyncIte
     yield ndjson({"status": "success", "models": found})
 
 
+async def take_in(call: Call) -> Reply | StreamReply:
+    """POST /api/ft/import: install a model from a folder of this machine that ft export wrote."""
+    fields = call.fields("ImportRequest", OLLAMA_TEXTS)
+    path = Path(fields.text("path"))
+    if not path.is_absolute():
+        raise UsageError(
+            "path must be a whole path on the manager's machine", hint="As /mnt/stick/m"
+        )
+    steps = call.service.take_in(path, fields.text("name"))
+    return await progress_reply(steps, fields.flag("stream", True))
+
+
 async def gc(call: Call) -> Reply:
-    """POST /api/ft/gc: remove what nothing needs."""
-    return Reply(to_json({"freed": await asyncio.to_thread(call.service.collect_garbage)}))
+    """POST /api/ft/gc: remove what nothing needs; `partials` takes interrupted pulls along."""
+    partials = bool(call.body) and call.fields("GcRequest", OLLAMA_TEXTS).flag("partials", False)
+    freed = await asyncio.to_thread(call.service.collect_garbage)
+    if partials:
+        freed += await asyncio.to_thread(call.service.drop_partials)
+    return Reply(to_json({"freed": freed}))
+
+
+async def garbage(call: Call) -> Reply:
+    """GET /api/ft/gc: what no model names, with what would be done about it, and partial pulls."""
+    orphans, partials = await asyncio.to_thread(call.service.garbage)
+    told = {"orphans": [_plain(asdict(item)) for item in orphans]}
+    return Reply(to_json({**told, "partials": [_plain(asdict(item)) for item in partials]}))
 
 
 async def shutdown(call: Call) -> Reply:
@@ -168,13 +238,18 @@ ROUTES = (
     Route("GET", "/api/ft/status", status),
     Route("GET", "/api/ft/search", search),
     Route("GET", "/api/ft/jobs", jobs),
+    Route("POST", "/api/ft/jobs/*", steer_job),
     Route("DELETE", "/api/ft/jobs/*", cancel_job),
     Route("POST", "/api/ft/calibrate", calibrate, body="whole"),
+    Route("POST", "/api/ft/bench", bench, body="whole"),
     Route("GET", "/api/ft/experts", experts),
+    Route("GET", "/api/ft/queue", queue),
     Route("POST", "/api/ft/memory", memory, body="whole"),
     Route("POST", "/api/ft/fit", fit, body="whole"),
     Route("POST", "/api/ft/plan", plan, body="whole"),
     Route("POST", "/api/ft/verify", verify, body="whole"),
-    Route("POST", "/api/ft/gc", gc),
+    Route("POST", "/api/ft/import", take_in, body="whole"),
+    Route("GET", "/api/ft/gc", garbage),
+    Route("POST", "/api/ft/gc", gc, body="whole"),
     Route("POST", "/api/ft/shutdown", shutdown),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ftman.errors import FtmanError
 from ftman.gateway.body import Fields, Texts, read_fields
 from ftman.gateway.errors import OLLAMA
+from ftman.gateway.traffic import Traffic
 
 if TYPE_CHECKING:
     from ftman.service import Service
@@ -40,6 +41,7 @@ class Call:
     body: bytes = b""
     chunks: AsyncIterator[bytes] | None = None
     tally: Tally = field(default_factory=Tally)
+    traffic: Traffic = field(default_factory=Traffic)
 
     def fields(self, kind: str, texts: Texts) -> Fields:
         """The body as fields.   Raises: FieldError."""

@@ -9,9 +9,9 @@ import http.client
 import json
 import logging
 import os
-import re
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +20,16 @@ from typing import Any
 import uvicorn
 
 from ftman import __version__, files
+from ftman.autostart.notify import Notifier, keep_fed
 from ftman.catalog.lock import acquire_manager_lock
 from ftman.clock import SYSTEM
-from ftman.config import Config, Paths
-from ftman.errors import ConflictError, FtmanError
+from ftman.config import Config, Paths, engine_environment
+from ftman.errors import ConflictError, FtmanError, UsageError
 from ftman.gateway.protocol import GuardedProtocol
 from ftman.memory import settle
 from ftman.service import Service
 from ftman.supervisor.launcher import Launcher
+from ftman.supervisor.port_owner import listener_pid, process_name
 
 log = logging.getLogger(__name__)
 
@@ -41,19 +43,24 @@ PROBE_TIMEOUT_S = 2.0
 
 
 def serve(
-    config: Config, make_gateway: Callable[[Service], Any], launcher: Launcher | None = None
+    config: Config,
+    make_gateway: Callable[[Service], Any],
+    launcher: Launcher | None = None,
+    token: str = "",
 ) -> int:
     """Run until SIGTERM, SIGINT or a shutdown request; returns the exit code.
 
-    Raises: FtmanError when it cannot start (port taken, store in use).
+    token: what our own command line shows where keys are asked for.
+    Raises: FtmanError when it cannot start (port taken, store in use, certificate unusable).
     """
+    check_certificate(config)
     listener = bind(config)
     try:
         port = int(listener.getsockname()[1])
         config = replace(config, port=port)
         lock = acquire_manager_lock(config.paths)
         try:
-            with _record(config):
+            with _record(config, token):
                 asyncio.run(_main(config, make_gateway, launcher, listener))
         finally:
             lock.release()
@@ -72,7 +79,36 @@ async def _main(
     await Server(service, make_gateway(service)).run(listener)
 
 
-def uvicorn_settings(gateway: Any, grace_s: int = GRACE_S) -> uvicorn.Config:
+def check_certificate(config: Config) -> None:
+    """Raises: UsageError when https is asked for and cannot be served."""
+    if config.tls_cert is None:
+        if config.scheme == "https":
+            raise UsageError(
+                f"{config.said_by.get('host', 'FT_HOST')} says https, but there is no certificate",
+                hint="Name its files: FT_TLS_CERT=cert.pem FT_TLS_KEY=key.pem ft serve",
+                code="bad_setting",
+            )
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A key with a passphrase would be asked for on a terminal that is not there.
+        context.load_cert_chain(config.tls_cert, config.tls_key, password=lambda: "")
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(
+            f"the certificate {config.tls_cert} with the key {config.tls_key} cannot be used: "
+            f"{error}",
+            hint="Both are PEM files, the key without a passphrase; see FT_TLS_CERT, FT_TLS_KEY.",
+            code="bad_setting",
+        ) from None
+
+
+def uvicorn_settings(
+    gateway: Any,
+    grace_s: int = GRACE_S,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+) -> uvicorn.Config:
     """How uvicorn serves the gateway."""
     return uvicorn.Config(
         gateway,
@@ -86,6 +122,8 @@ def uvicorn_settings(gateway: Any, grace_s: int = GRACE_S) -> uvicorn.Config:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=grace_s,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
 
 
@@ -95,7 +133,10 @@ class Server:
     def __init__(self, service: Service, gateway: Any):
         self._service = service
         self._gateway = gateway
-        self._uvicorn = _QuietServer(uvicorn_settings(gateway))
+        config = service.config
+        settings = uvicorn_settings(gateway, certificate=config.tls_cert, key=config.tls_key)
+        self._uvicorn = _QuietServer(settings)
+        self._notifier = Notifier(engine_environment(), os.getpid())
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until told to stop, then end everything that was started."""
@@ -108,9 +149,13 @@ class Server:
         await self._service.start()
         settle()
         log.info("ft %s listens on %s, pid %d", __version__, _shown(listener), os.getpid())
+        self._notifier.ready(f"ft {__version__} listens on {_shown(listener)}")
+        feeding = asyncio.ensure_future(keep_fed(self._notifier, self._service.moves, SYSTEM))
         try:
             await self._uvicorn.serve(sockets=[listener])
         finally:
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
             await self._service.close()
             log.info("ft %s has ended", __version__)
 
@@ -120,6 +165,8 @@ class Server:
             return
         log.info("stopping: answers under way have %d s", GRACE_S)
         self._uvicorn.should_exit = True
+        self._service.stopping = True
+        self._notifier.stopping()
         loop = asyncio.get_running_loop()
         loop.call_later(GRACE_S - CUT_BEFORE_S, self._gateway.cut)
 
@@ -177,7 +224,7 @@ def bind(config: Config) -> socket.socket:
 
 def _taken(config: Config) -> ConflictError:
     who = _server_at(config)
-    pid = _listener_pid(config.port)
+    pid = listener_pid(config.port)
     if who.startswith("ft/"):
         owner = f" (pid {pid})" if pid else ""
         return ConflictError(
@@ -186,7 +233,7 @@ def _taken(config: Config) -> ConflictError:
             "ft serve",
             code="already_serving",
         )
-    name = _process_name(pid) or who or "another program"
+    name = process_name(pid) or who or "another program"
     owner = f"{name} (pid {pid})" if pid else name
     stop = f"systemctl stop {name}" if name == "ollama" else f"kill {pid}" if pid else "end it"
     return ConflictError(
@@ -213,37 +260,12 @@ def _server_at(config: Config) -> str:
         connection.close()
 
 
-def _listener_pid(port: int) -> int:
-    """Pid of the process that listens on a port, 0 where that cannot be seen (Linux only)."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in files.read_bytes(Path(table)).decode().splitlines()[1:]:
-                cells = line.split()
-                if cells[3] == "0A" and int(cells[1].rpartition(":")[2], 16) == port:
-                    inodes.add(f"socket:[{cells[9]}]")
-    for link in Path("/proc").glob("[0-9]*/fd/*") if inodes else ():
-        with contextlib.suppress(OSError):
-            if str(link.readlink()) in inodes:
-                return int(link.parts[2])
-    return 0
-
-
-def _process_name(pid: int) -> str:
-    if not pid:
-        return ""
-    try:
-        name = files.read_bytes(Path(f"/proc/{pid}/comm")).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-    return re.sub(r"[^\w.+-]", "?", name)
-
-
 @contextlib.contextmanager
-def _record(config: Config) -> Iterator[None]:
-    """Say in the run folder where this manager is, for the command line."""
+def _record(config: Config, token: str) -> Iterator[None]:
+    """Say in the run folder, which is private, where this manager is, for the command line."""
     path = record_path(config.paths)
-    value = {"address": config.address, "pid": os.getpid(), "version": __version__}
+    address = config.url if config.tls_cert is not None else config.address
+    value = {"address": address, "pid": os.getpid(), "version": __version__, "token": token}
     files.write_atomic(path, json.dumps(value | {"wall_s": SYSTEM.wall()}).encode() + b"\n")
     try:
         yield

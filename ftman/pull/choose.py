@@ -12,7 +12,7 @@ from ftman.names import printable
 
 POOLING_FILE = "1_Pooling/config.json"
 """How the authors of an embedding model pool; the one file in a folder that matters."""
-SAFETENSORS_PATTERNS = ("*.safetensors", "*.json", "*.jinja", POOLING_FILE)
+SAFETENSORS_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tiktoken.model", POOLING_FILE)
 PREFERRED_QUANTS = ("Q4_K_M", "Q4_0", "Q4_1", "MXFP4", "Q8_0", "Q5_K_M", "Q6_K", "BF16", "F16")
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _SAFE = re.compile(r"[^\x00-\x1f\\:]+")

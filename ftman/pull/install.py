@@ -120,6 +120,7 @@ def new_model(
         eos_ids=result.eos_ids,
         load_bytes=result.load_bytes,
         kv_bytes_per_token=result.kv_bytes_per_token,
+        kv_q8_0_bytes_per_token=result.kv_q8_0_bytes_per_token,
         licenses=(entry.license,) if entry is not None else (),
         source={**source.facts, "identity": source.identity},
         notes=(*result.notes, *notes),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ftman import files
@@ -22,12 +23,13 @@ CREATE TABLE IF NOT EXISTS jobs (
   completed INTEGER NOT NULL, total INTEGER NOT NULL, error TEXT NOT NULL,
   started_wall_s REAL NOT NULL, updated_wall_s REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS wishes (id TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
 @dataclass(frozen=True)
 class JobView:
-    """One pull as others see it. state: running, done, failed, cancelled or interrupted."""
+    """One pull as others see it. state: running, done, failed, cancelled, paused, interrupted."""
 
     id: str
     name: str
@@ -38,6 +40,15 @@ class JobView:
     error: str = ""
     started_wall_s: float = 0.0
     updated_wall_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class PullWish:
+    """What a pull was asked for, so that it can be taken up."""
+
+    name: str
+    insecure: bool = False
+    keep_source: bool = False
 
 
 class JobStore:
@@ -68,6 +79,20 @@ class JobStore:
         )
         self._write("INSERT OR REPLACE INTO jobs VALUES (?,?,?,?,?,?,?,?,?)", values)
 
+    def save_wish(self, job_id: str, wish: PullWish) -> None:
+        """Remember what a job was asked for."""
+        values = (job_id, json.dumps(asdict(wish)))
+        self._write("INSERT OR REPLACE INTO wishes VALUES (?,?)", values)
+
+    def wish(self, job_id: str) -> PullWish | None:
+        """What a job was asked for; None for jobs that are no pulls, and for unknown ones."""
+        try:
+            found = self._db.execute("SELECT value FROM wishes WHERE id = ?", (job_id,)).fetchone()
+            return PullWish(**json.loads(found[0])) if found else None
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            log.warning("what job %s was asked for cannot be read: %s", job_id, error)
+            return None
+
     def rows(self) -> list[JobView]:
         """All rows, newest first."""
         try:
@@ -85,6 +110,7 @@ class JobStore:
             " (SELECT id FROM jobs ORDER BY updated_wall_s DESC LIMIT ?)",
             (KEEP_ROWS,),
         )
+        self._write("DELETE FROM wishes WHERE id NOT IN (SELECT id FROM jobs)", ())
 
     def close(self) -> None:
         """Close the database."""

@@ -6,7 +6,6 @@ What a job does is in pull.py; this is who sees it, how long it lives and what i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import ftman
-from ftman import files
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Damage, Model, ModelChanges
 from ftman.clock import SYSTEM, Clock
@@ -25,12 +23,12 @@ from ftman.convert.messages import ConvertPlan
 from ftman.convert.plan import built_families
 from ftman.errors import ConflictError, FtmanError, NotFoundError
 from ftman.names import ModelName
-from ftman.pull import disk
 from ftman.pull.cost import PullCost, cost_of
 from ftman.pull.download import Downloader
 from ftman.pull.folder import files_as_source
 from ftman.pull.index import Index
-from ftman.pull.job_store import JobStore, JobView
+from ftman.pull.job_store import JobStore, JobView, PullWish
+from ftman.pull.partials import Partial, drop_partials, list_partials
 from ftman.pull.progress import Emit, Progress
 from ftman.pull.pull import PullRun, PullTools
 from ftman.pull.pypi import PIP
@@ -88,7 +86,10 @@ class _Viewer:
 
 
 class _Job:
-    """One running pull. Its task is the only writer of its state."""
+    """One running pull. Its task is the only writer of its state.
+
+    pausing: it is being ended to go on later. detached: nobody need watch it.
+    """
 
     def __init__(self, view: JobView):
         self.view = view
@@ -96,6 +97,8 @@ class _Job:
         self.latest: dict[tuple[str, str], Progress] = {}
         self.claims: set[str] = set()
         self.error: FtmanError | None = None
+        self.pausing = False
+        self.detached = False
         self.task: asyncio.Task[None]
         self.leaving: asyncio.Task[None] | None = None
 
@@ -139,7 +142,8 @@ class JobManager:
         self._plans: dict[str, ConvertPlan] = {}
         self._store = JobStore(config.paths.state)
         self._store.interrupt_running()
-        self._sweep_partials()
+        # Those of the last week wait for a pull that goes on.
+        drop_partials(config.paths.partial, clock.wall() - PARTIAL_AGE_S)
 
     async def pull(
         self,
@@ -154,6 +158,14 @@ class JobManager:
         Raises: FtmanError of every kind. When the last viewer leaves, the job is cancelled a few
         seconds later; what was fetched stays.
         """
+        job = self._start_pull(name, insecure=insecure, local=local, keep_source=keep_source)
+        async for progress in self._watch(job):
+            yield progress
+
+    def _start_pull(
+        self, name: str, *, insecure: bool, local: LocalSource | None, keep_source: bool
+    ) -> _Job:
+        """The job of a pull, begun if it is not under way.   Raises: UsageError."""
         wanted = Wanted(name, insecure, local)
         key = self._resolver(self._downloader()).key(wanted)
         if local is not None:
@@ -172,8 +184,9 @@ class JobManager:
                 await downloader.tools.transport.close()
 
         job = self._join(key, name, work)
-        async for progress in self._watch(job):
-            yield progress
+        if local is None:
+            self._store.save_wish(job.view.id, PullWish(name, insecure, keep_source))
+        return job
 
     async def cost(
         self, name: str, *, insecure: bool = False, any_family: bool = False
@@ -258,10 +271,50 @@ class JobManager:
 
     async def cancel(self, job_id: str) -> None:
         """End a running job and wait until it has.   Raises: NotFoundError."""
-        for job in list(self._jobs.values()):
+        await _end(self._running(job_id))
+
+    async def pause(self, job_id: str) -> None:
+        """End a running pull so that `resume` takes it up, also after a restart.
+
+        Raises: NotFoundError; ConflictError for a job that cannot be taken up.
+        """
+        job = self._running(job_id)
+        if self._store.wish(job_id) is None:
+            raise ConflictError(
+                f"{job.view.name} is no pull: it cannot stop here and go on later",
+                hint="Let it end, or: ft jobs cancel " + job_id,
+            )
+        job.pausing = True
+        await _end(job)
+
+    def resume(self, job_id: str) -> JobView:
+        """Take up a pull that was paused, cut off or failed; it runs on without a viewer.
+
+        Raises: NotFoundError, UsageError.
+        """
+        if any(job.view.id == job_id for job in self._jobs.values()):
+            raise ConflictError(f"job {job_id} is running already", hint="See: ft jobs")
+        wish = self._store.wish(job_id)
+        if wish is None:
+            raise NotFoundError(f"no pull {job_id!r} to go on with", hint="See: ft jobs --all")
+        job = self._start_pull(
+            wish.name, insecure=wish.insecure, local=None, keep_source=wish.keep_source
+        )
+        job.detached = True
+        return job.view
+
+    def partials(self) -> list[Partial]:
+        """What interrupted pulls have left on disk. For a thread."""
+        return list_partials(self._config.paths.partial)
+
+    def drop_partials(self) -> int:
+        """Remove all of it that no running job works on; returns the bytes. For a thread."""
+        return drop_partials(self._config.paths.partial, float("inf"))
+
+    def _running(self, job_id: str) -> _Job:
+        for job in self._jobs.values():
             if job.view.id == job_id:
-                await _end(job)
-                return
+                return job
         raise NotFoundError(f"no running job {job_id!r}", hint="See: ft jobs")
 
     async def close(self) -> None:
@@ -290,11 +343,12 @@ class JobManager:
             await work(job.emit, job.claim)
             state = "done"
         except asyncio.CancelledError:
-            state = "cancelled"
+            state = "paused" if job.pausing else "cancelled"
+            again = f"ft jobs resume {job.view.id}" if job.pausing else f"ft pull {job.view.name}"
             job.error = FtmanError(
-                f"the pull of {job.view.name} was cancelled; what was fetched is kept",
-                hint=f"ft pull {job.view.name} goes on where it stopped.",
-                code="cancelled",
+                f"the pull of {job.view.name} was {state}; what was fetched is kept",
+                hint=f"{again} goes on where it stopped.",
+                code=state,
             )
         except FtmanError as error:
             job.error = error
@@ -332,7 +386,7 @@ class JobManager:
                 raise job.error
         finally:
             job.viewers.discard(viewer)
-            if not job.viewers and not job.task.done():
+            if not job.viewers and not job.task.done() and not job.detached:
                 job.leaving = asyncio.ensure_future(self._cancel_later(job))
 
     async def _cancel_later(self, job: _Job) -> None:
@@ -366,18 +420,6 @@ class JobManager:
             reserve_bytes=self._config.reserve_bytes,
             plans=self._plans,
         )
-
-    def _sweep_partials(self) -> None:
-        """Remove partial folders that nobody touched for a week; younger ones wait for a pull."""
-        limit = self._clock.wall() - PARTIAL_AGE_S
-        folder = self._config.paths.partial
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            newest = max((item.stat().st_mtime for item in files.walk(path)), default=0.0)
-            if newest >= limit or path.stat().st_mtime >= limit:
-                continue
-            with contextlib.suppress(OSError), disk.JobLock(path / "lock"):
-                log.info("the partial download %s is older than a week: removed", path.name)
-                files.remove_tree(path)
 
 
 async def _end(job: _Job) -> None:

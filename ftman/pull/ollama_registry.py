@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ftman.catalog.manifest import (
     LICENSE_TYPE,
@@ -42,6 +42,13 @@ _LEFT_OUT = {
 }
 
 
+class TextSource(Protocol):
+    """Where the small layers of a model come from: a registry, or a store on this machine."""
+
+    async def text(self, digest: str, size: int) -> bytes:
+        """One layer, checked against its digest."""
+
+
 @dataclass(frozen=True)
 class Published:
     """A model as a registry publishes it."""
@@ -68,18 +75,22 @@ async def resolve_registry(
     try:
         data = await _manifest(client, name)
         manifest = _parsed(data, name)
-        weights = _weights(manifest, name)
+        weights = weights_of(manifest, name)
         if not await client.has_blob(weights.digest):
             raise NetworkError(f"{name.short}: its registry lacks the blob {weights.digest[:19]}")
-        texts = await _texts(client, manifest)
+        texts = await texts_of(client, manifest)
     finally:
         await client.close()
     mirror = Mirror(client.url(f"blobs/{weights.digest}"), name.host, client.token)
     file = SourceFile(f"{name.model}.gguf", weights.size, weights.digest, (mirror,))
     revision = f"sha256:{hashlib.sha256(data).hexdigest()}"
     source = ResolvedSource("gguf", (file,), SCHEME + name.full, revision)
-    notes = tuple(text for kind, text in _LEFT_OUT.items() if manifest.first(kind))
-    return Published(name, source, texts, notes)
+    return Published(name, source, texts, left_out(manifest))
+
+
+def left_out(manifest: Manifest) -> tuple[str, ...]:
+    """What of a published model is not taken over, as notes."""
+    return tuple(text for kind, text in _LEFT_OUT.items() if manifest.first(kind))
 
 
 async def _manifest(client: RegistryClient, name: ModelName) -> bytes:
@@ -103,7 +114,8 @@ def _parsed(data: bytes, name: ModelName) -> Manifest:
         raise NetworkError(f"the manifest of {name.short} cannot be read: {error}") from None
 
 
-def _weights(manifest: Manifest, name: ModelName) -> Layer:
+def weights_of(manifest: Manifest, name: ModelName) -> Layer:
+    """The one layer that holds a model's weights.   Raises: UnsupportedError."""
     for layer in manifest.layers:
         if layer.media_type in _REFUSED:
             raise UnsupportedError(f"{name.short} is {_REFUSED[layer.media_type]}")
@@ -115,7 +127,9 @@ def _weights(manifest: Manifest, name: ModelName) -> Layer:
     return found[0]
 
 
-async def _texts(client: RegistryClient, manifest: Manifest) -> ModelChanges:
+async def texts_of(client: TextSource, manifest: Manifest) -> ModelChanges:
+    """What a model's publisher wrote beside its weights.   Raises: FtmanError."""
+
     async def text(kind: str) -> str:
         layer = manifest.first(kind)
         return "" if layer is None else await _decoded(client, layer)
@@ -139,7 +153,7 @@ async def _texts(client: RegistryClient, manifest: Manifest) -> ModelChanges:
     )
 
 
-async def _decoded(client: RegistryClient, layer: Layer) -> str:
+async def _decoded(client: TextSource, layer: Layer) -> str:
     return (await client.text(layer.digest, layer.size)).decode("utf-8", "replace")
 
 

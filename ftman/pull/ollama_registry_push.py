@@ -96,7 +96,7 @@ def _kept_file(model: Model, paths: Paths) -> Path:
         )
     listed = source.get("files")
     names = [str(item.get("name", "")) for item in listed] if isinstance(listed, list) else []
-    folder = paths.models / "sources" / str(source.get("identity", ""))[:16]
+    folder = paths.sources / str(source.get("identity", ""))[:16]
     if source.get("kind") != "gguf" or len(names) != 1:
         raise UnsupportedError(
             f"{name} cannot be pushed: a registry of this kind takes one GGUF file, and it came "

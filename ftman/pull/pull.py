@@ -239,11 +239,14 @@ class PullRun:
         return model
 
     def _keep_source(self, source: ResolvedSource, folder: Path) -> None:
-        kept = files.make_dir(self._tools.paths.models / "sources" / source.identity[:16])
+        kept = files.make_dir(self._tools.paths.sources / source.identity[:16])
         for file in source.files:
-            path = folder / safe_name(file.name)
+            path, target = folder / safe_name(file.name), kept / Path(file.name).name
             if path.is_file():
-                files.rename(path, kept / Path(file.name).name)
+                files.rename(path, target)
+            elif file.path is not None and not target.exists():
+                # A file of the user's stays where it is; ours is a second name for it, or a copy.
+                files.link_or_copy(file.path, target)
 
     def _clean_up(self, resolved: Resolved, folder: Path) -> None:
         """Remove this job's folder, and those of older revisions of the same name."""

@@ -126,6 +126,7 @@ def _new_model(
         model_info=made.model_info,
         load_bytes=made.load_bytes,
         kv_bytes_per_token=made.kv_bytes_per_token,
+        kv_q8_0_bytes_per_token=made.kv_q8_0_bytes_per_token,
         notes=made.notes,
         parent=base.name.short,
         source={**base.source, "remake": dict(recipe), "identity": ""},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from ftman.pull.https import is_gguf_url, resolve_url, url_name
 from ftman.pull.hub import HOSTS, HubPlace, parse_hub, resolve_hub
 from ftman.pull.index import Index, IndexEntry
 from ftman.pull.ollama_registry import registry_name, resolve_registry
+from ftman.pull.ollama_store import SCHEME as STORE_SCHEME
+from ftman.pull.ollama_store import resolve_store
 from ftman.pull.pypi import parse_pypi
 from ftman.pull.source import LocalSource, ResolvedSource, SourceFile
 from ftman.pull.threads import in_thread
@@ -90,6 +93,9 @@ class Resolver:
                 f"{scheme}:// sources come in a later version",
                 hint="Today: names of the index (ft search), hf.co/org/repo, URLs, files, folders.",
             )
+        if scheme == STORE_SCHEME:
+            stored = await resolve_store(text)
+            return Resolved(stored.name, stored.source, texts=stored.texts, notes=stored.notes)
         if scheme == "ollama":
             return await self._registry(registry_name(text), wanted.insecure)
         path = local_path(text)
@@ -194,6 +200,10 @@ class Resolver:
     def _unknown(self, name: ModelName) -> NotFoundError:
         tags = self._index.knows(name)
         hint = f"{name.stem} has the tags: {', '.join(tags)}." if tags else ""
+        known = sorted({entry.name for entry in self._index.all()})
+        close = difflib.get_close_matches(name.stem.lower(), known, 3, cutoff=0.7)
+        if close and not tags:
+            hint = f"Did you mean {' or '.join(close)}? All that are known: ft search"
         return NotFoundError(
             "pull model manifest: file does not exist",
             hint=hint or f"No model {name.stem!r} in the index; see: ft search",

@@ -11,7 +11,7 @@ from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
 from ftman.chat.types import Options, Waiting
-from ftman.config import Config
+from ftman.config import Config, EngineSettings
 from ftman.errors import EngineDiedError, IntegrityError
 from ftman.service.options import NATIVE, choose_context, own_options
 from ftman.service.requests import Settings
@@ -20,7 +20,8 @@ from ftman.supervisor.policy_events import EngineSpec
 from ftman.supervisor.supervisor import Lease, Supervisor
 from ftman.supervisor.supervisor import Waiting as EngineWait
 
-_KV_FACTOR = {"bfloat16": 1, "float32": 2}
+_KV_FACTOR = {"bfloat16": 1, "float32": 2, "bf16": 1, "f32": 2}
+"""By kv_cache_type, or by compute where that decides; of what bf16 takes."""
 
 
 class Engines:
@@ -64,6 +65,7 @@ class Engines:
             running=self._running_context(model.ftw_id),
             num_parallel=self._config.engine.num_parallel,
             memory_bytes=self._memory_bytes,
+            kv_bytes_per_token=kv_bytes_per_token(model, self._config.engine),
         )
         return Settings(options.over(NATIVE), context, (note,) if note else ())
 
@@ -72,7 +74,7 @@ class Engines:
         context_tokens = max(context_tokens, self._running_context(model.ftw_id))
         engine = self._config.engine
         parallel = max(1, engine.num_parallel)
-        kv_bytes = model.kv_bytes_per_token * _KV_FACTOR[engine.compute]
+        kv_bytes = kv_bytes_per_token(model, engine)
         # what stays on disk is not known here; the engine itself refuses what does not fit
         weights_bytes = 0 if engine.tier == "disk" else model.load_bytes
         return EngineSpec(
@@ -81,7 +83,7 @@ class Engines:
             ftw_path=model.ftw_path,
             context_tokens=context_tokens,
             num_parallel=parallel,
-            device="cpu" if engine.device == "auto" else engine.device,
+            device=engine.device,
             compute=engine.compute,
             threads=num_thread or engine.threads,
             need_bytes=weights_bytes + kv_bytes * context_tokens * parallel,
@@ -122,6 +124,15 @@ class Engines:
             if engine.spec.key == ftw_id and engine.state != "stopping":
                 return engine.spec.context_tokens
         return 0
+
+
+def kv_bytes_per_token(model: Model, engine: EngineSettings) -> int:
+    """Keys and values of one token, as these settings keep them; what cannot be q8_0 is not."""
+    plain, small = model.kv_bytes_per_token, model.kv_q8_0_bytes_per_token
+    kept = engine.kv_cache_type
+    if kept == "q8_0" and 0 < small < plain:
+        return small
+    return plain * _KV_FACTOR[engine.compute if kept in ("auto", "q8_0") else kept]
 
 
 def _as_step(step: Step) -> Waiting:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ftman.errors import FtmanError, NotFoundError, UsageError
 from ftman.supervisor.client import (
@@ -19,14 +20,15 @@ from ftman.supervisor.supervisor import Supervisor
 log = logging.getLogger(__name__)
 
 EMULATED = "emulated"
+METRICS_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True)
 class RunningExperts:
-    """Experts and prefix cache of one engine. stats None: a dense model.
+    """Memory, experts and prefix cache of one engine. stats None: a dense model.
 
-    Units: per second of steps; seconds ago. link_bytes_per_s None: the device is emulated, and the
-    seconds of its copies mean nothing.
+    Units: bytes; per second of steps; seconds ago. link_bytes_per_s None: the device is emulated,
+    and the seconds of its copies mean nothing.
     """
 
     name: str
@@ -36,6 +38,12 @@ class RunningExperts:
     tokens_per_s: float
     last_step_s: float | None
     cache: CacheStats | None = None
+    device: str = ""
+    weights_bytes: int = 0
+    kv_format: str = ""
+    compute: str = ""
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 async def running_experts(supervisor: Supervisor) -> list[RunningExperts]:
@@ -47,6 +55,22 @@ async def running_experts(supervisor: Supervisor) -> list[RunningExperts]:
             asked.append(_ask(engine.spec.name, client))
     found = await asyncio.gather(*asked)
     return [item for item in found if item is not None]
+
+
+async def engine_metrics(supervisor: Supervisor) -> dict[str, str]:
+    """Prometheus text of every ready engine by model name; one that does not answer is left out."""
+    clients = {e.spec.name: supervisor.client(e.spec.key) for e in supervisor.running()}
+    ready = {name: client for name, client in clients.items() if client is not None}
+    texts = await asyncio.gather(*(_metrics_of(*item) for item in ready.items()))
+    return {name: text for name, text in zip(ready, texts, strict=True) if text}
+
+
+async def _metrics_of(name: str, client: EngineClient) -> str:
+    try:
+        return await client.metrics(METRICS_TIMEOUT_S)
+    except FtmanError as error:
+        log.warning("the engine of %s does not tell its metrics: %s", name, error)
+        return ""
 
 
 async def divide_memory(
@@ -88,6 +112,12 @@ async def _ask(name: str, client: EngineClient) -> RunningExperts | None:
         tokens_per_s=tokens / decode_s if decode_s else 0.0,
         last_step_s=health.last_step_s,
         cache=info.cache,
+        device=info.device,
+        weights_bytes=info.weights_bytes,
+        kv_format=info.kv_format,
+        compute=info.compute,
+        kernels=info.kernels,
+        notes=info.notes,
     )
 
 

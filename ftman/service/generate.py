@@ -68,6 +68,23 @@ class _Job:
     constraint: Constraint | None = None
 
 
+@dataclass
+class TokenCounts:
+    """Tokens of answers that ended, of one model. cached: prompt tokens that were reused."""
+
+    answers: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+
+    def add(self, prompt: int, cached: int, completion: int) -> None:
+        """Count one answer."""
+        self.answers += 1
+        self.prompt += prompt
+        self.cached += cached
+        self.completion += completion
+
+
 class Generator:
     """Runs generations; of their replies it holds the ids, in `memory`."""
 
@@ -84,6 +101,7 @@ class Generator:
         self._shelf = shelf
         self._templates = templates
         self._clock = clock
+        self.counts: dict[str, TokenCounts] = {}
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """Continue a conversation.   Raises: FtmanError, before the first delta or later."""
@@ -222,6 +240,8 @@ class Generator:
             raise BusyError(
                 f"the engine of {job.model.name.short} gave the request up", code="aborted"
             )
+        counts = self.counts.setdefault(job.model.name.short, TokenCounts())
+        counts.add(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
         return Finish(
             reason="length" if reason == "length" else "stop",
             usage=usage,

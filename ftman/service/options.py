@@ -113,15 +113,18 @@ def choose_context(
     running: int,
     num_parallel: int,
     memory_bytes: int,
+    kv_bytes_per_token: int = 0,
 ) -> tuple[int, str]:
     """The context window in tokens, and a note if it is smaller than asked for.
 
     asked: by request or model. running: window of an engine already loaded, 0 = none; who has no
     wish gets it when it is larger than the default, so that clients with and without a wish do not
     reload in turn, and never less, so that one client's small window is not everybody's.
+    kv_bytes_per_token 0 = in bf16.
     """
     trained = model.details.context_length or SMALL_CONTEXT
-    default = configured or max(running, _affordable(model, num_parallel, memory_bytes))
+    per_token = (kv_bytes_per_token or model.kv_bytes_per_token) * num_parallel
+    default = configured or max(running, _affordable(model, per_token, memory_bytes))
     wanted = asked or default
     window = max(MIN_CONTEXT, min(wanted, trained))
     if asked and asked > trained:
@@ -129,9 +132,8 @@ def choose_context(
     return window, ""
 
 
-def _affordable(model: Model, num_parallel: int, memory_bytes: int) -> int:
+def _affordable(model: Model, per_token: int, memory_bytes: int) -> int:
     window = min(DEFAULT_CONTEXT, model.details.context_length or SMALL_CONTEXT)
-    per_token = model.kv_bytes_per_token * num_parallel
     while window > SMALL_CONTEXT and window * per_token > KV_SHARE * memory_bytes:
         window //= 2
     return window

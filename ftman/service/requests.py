@@ -10,6 +10,7 @@ from typing import Any
 
 from ftman.catalog.model import Model, ModelChanges
 from ftman.chat.types import Options, Usage
+from ftman.service.effective import Effective
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,15 @@ class Shown:
     capabilities: tuple[str, ...]
     reference_path: tuple[str, ...]
     chat_format: str = ""
+    effective: tuple[Effective, ...] = ()
 
 
 @dataclass(frozen=True)
 class RunningModel:
-    """One engine as listings show it. expires_wall_s None = never. Bytes, seconds, tokens."""
+    """One engine as listings show it. expires_wall_s None = never. Bytes, seconds, tokens.
+
+    kv_format: of its keys and values, "" while it loads.
+    """
 
     name: str
     model: Model | None
@@ -57,6 +62,7 @@ class RunningModel:
     in_use: int
     loaded_bytes: int
     total_bytes: int
+    kv_format: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ftman import bench
 from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
-from ftman.catalog.model import Model
+from ftman.catalog.model import Model, Orphan
 from ftman.chat.remembered import ReplyMemory
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.types import (
@@ -24,16 +26,24 @@ from ftman.chat.types import (
 )
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
-from ftman.errors import FtmanError
+from ftman.errors import FtmanError, UsageError
 from ftman.pull.index import Index, IndexEntry
 from ftman.pull.job_store import JobView
 from ftman.pull.jobs import JobManager
+from ftman.pull.offline import import_model, read_exported
+from ftman.pull.partials import Partial
 from ftman.pull.progress import Progress
 from ftman.service.create import Creator
+from ftman.service.effective import effective_settings
 from ftman.service.embed import Embedder
 from ftman.service.engines import Engines
-from ftman.service.experts import RunningExperts, divide_memory, running_experts
-from ftman.service.generate import Generator
+from ftman.service.experts import (
+    RunningExperts,
+    divide_memory,
+    engine_metrics,
+    running_experts,
+)
+from ftman.service.generate import Generator, TokenCounts
 from ftman.service.models import Models, capabilities_of_model
 from ftman.service.options import own_options
 from ftman.service.plans import Plans
@@ -43,8 +53,9 @@ from ftman.service.tokenizers import TokenizerShelf
 from ftman.service.tokens import Tokens
 from ftman.service.verify import Verdict, Verifier
 from ftman.supervisor.client import MemoryState
+from ftman.supervisor.counts import EngineCounts
 from ftman.supervisor.launcher import Launcher
-from ftman.supervisor.supervisor import Supervisor
+from ftman.supervisor.supervisor import QueuedRequest, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +76,7 @@ class Service:
         self.clock = clock
         self.started_wall_s = clock.wall()
         self.on_stop: Callable[[], None] | None = None
+        self.stopping = False
         self._index = index or Index.load(config.registry, config.paths.cache)
         self.catalog = Catalog(config.paths, self._index.default_tag, clock)
         self._jobs = JobManager(config, self.catalog, self._index, clock)
@@ -101,6 +113,10 @@ class Service:
             except Exception:  # one part's failure may not keep the others running
                 log.exception("closing %s failed", type(part).__name__)
 
+    async def moves(self, within_s: float) -> bool:
+        """Whether the scheduler of engines and requests is alive, not only the process."""
+        return await self._supervisor.moves(within_s)
+
     def ask_to_stop(self) -> None:
         """Pass a wish to end on to whoever runs this service."""
         if self.on_stop is not None:
@@ -121,7 +137,12 @@ class Service:
 
         Raises: FtmanError; code context_length_exceeded, not_a_number.
         """
-        return await self._embedder.embed(request)
+        result = await self._embedder.embed(request)
+        if request.inputs:
+            name = self.catalog.find(request.model).name.short
+            counts = self._generator.counts.setdefault(name, TokenCounts())
+            counts.add(result.prompt_tokens, 0, 0)
+        return result
 
     async def load(self, model: str, keep_alive_s: float | None, options: Options) -> Usage:
         """Have a model loaded; returns how long that took.   Raises: FtmanError."""
@@ -171,7 +192,13 @@ class Service:
 
         Raises: NotFoundError, IntegrityError.
         """
-        return await self._models.show(name, verbose=verbose, parameters=parameters)
+        shown = await self._models.show(name, verbose=verbose, parameters=parameters)
+        try:
+            window = self.context_tokens(shown.model)
+        except UsageError:
+            return shown  # a PARAMETER of a wrong type: using the model tells of it
+        effective = effective_settings(shown.model, self.config, window)
+        return replace(shown, effective=effective)
 
     def create(self, request: CreateRequest) -> AsyncGenerator[Progress, None]:
         """Build a model; ends with "success".   Raises: FtmanError while iterating."""
@@ -185,6 +212,15 @@ class Service:
         Raises: FtmanError while iterating.
         """
         return self._jobs.pull(name, insecure=insecure, keep_source=keep_source)
+
+    async def take_in(self, folder: Path, name: str = "") -> AsyncIterator[Progress]:
+        """Install a model that `ft export` wrote; ends with "success". name "" = its own.
+
+        Raises: FtmanError, NotFoundError, IntegrityError while iterating.
+        """
+        exported = await asyncio.to_thread(read_exported, folder, name)
+        async for progress in import_model(self._jobs, exported):
+            yield progress
 
     def push(self, name: str, insecure: bool = False) -> AsyncGenerator[Progress, None]:
         """Send a model to the registry its name says.   Raises: FtmanError while iterating."""
@@ -214,12 +250,29 @@ class Service:
                     in_use=engine.in_use,
                     loaded_bytes=engine.loaded_bytes,
                     total_bytes=engine.total_bytes,
+                    kv_format=engine.kv_format,
                 )
             )
         forever = float("inf")
         return sorted(
             found, key=lambda r: -(forever if r.expires_wall_s is None else r.expires_wall_s)
         )
+
+    def queue(self) -> list[QueuedRequest]:
+        """Requests that wait, in the order of their turns, each with its reason."""
+        return self._supervisor.queue()
+
+    def token_counts(self) -> Mapping[str, TokenCounts]:
+        """Tokens of answers that ended, by model name."""
+        return self._generator.counts
+
+    def engine_counts(self) -> EngineCounts:
+        """Loads, unloads and deaths of engines since the start."""
+        return self._supervisor.counts
+
+    async def engine_metrics(self) -> dict[str, str]:
+        """What every ready engine tells of itself, as Prometheus text by model name."""
+        return await engine_metrics(self._supervisor)
 
     async def experts(self) -> list[RunningExperts]:
         """Routed experts of every ready engine."""
@@ -249,12 +302,24 @@ class Service:
         """End a running job; what it fetched is kept.   Raises: NotFoundError."""
         await self._jobs.cancel(job_id)
 
+    async def pause_job(self, job_id: str) -> None:
+        """Stop a running pull, to go on later.   Raises: NotFoundError, ConflictError."""
+        await self._jobs.pause(job_id)
+
+    def resume_job(self, job_id: str) -> JobView:
+        """Go on with a pull, without a viewer.   Raises: NotFoundError, ConflictError."""
+        return self._jobs.resume(job_id)
+
     def calibrate(self, name: str) -> AsyncGenerator[Step, None]:
         """Measure this machine now, and the disk of `name` where one is given.
 
         Raises: NotFoundError at once; FtmanError while iterating.
         """
         return self._calibration.run(self.catalog.find(name).ftw_path if name else None)
+
+    async def bench(self, name: str) -> Mapping[str, Any]:
+        """Time per operator of a model on the CPU.   Raises: NotFoundError, FtmanError."""
+        return await bench.profile(self.catalog.find(name).ftw_path, self.config.engine)
 
     def measuring(self) -> Step | None:
         """How far the measurement of this machine is, while one is under way."""
@@ -295,10 +360,21 @@ class Service:
 
     def collect_garbage(self) -> int:
         """Remove what no model, engine or job needs; returns the bytes freed. For a thread."""
+        return self.catalog.sweep(self._used_names())
+
+    def drop_partials(self) -> int:
+        """Remove what interrupted pulls have left; returns the bytes freed. For a thread."""
+        return self._jobs.drop_partials()
+
+    def garbage(self) -> tuple[list[Orphan], list[Partial]]:
+        """What no model names, with what a clean-up does about it, and partial downloads."""
+        return self.catalog.orphans(self._used_names()), self._jobs.partials()
+
+    def _used_names(self) -> list[str]:
         paths = self.config.paths
         names = [path.name for folder in (paths.ftw, paths.blobs) for path in _entries(folder)]
-        keep = [name for name in names if self._in_use(name.replace("sha256-", "sha256:"))]
-        return self.catalog.sweep(keep)
+        found = (name.replace("sha256-", "sha256:") for name in names)
+        return [name for name in found if self._in_use(name)]
 
     def _installed(self, name: str) -> Model | None:
         try:

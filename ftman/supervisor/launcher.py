@@ -38,7 +38,11 @@ class EngineLauncher:
             "--strategy": settings.strategy,
             "--expert-slots": str(settings.expert_slots or ""),
             "--tier": "" if settings.tier == "auto" else settings.tier,
+            "--kv-format": "" if settings.kv_cache_type == "auto" else settings.kv_cache_type,
             "--prefill-share": f"{settings.prefill_share:g}" if settings.prefill_share else "",
+            "--park-bytes": "" if settings.park_bytes is None else str(settings.park_bytes),
+            "--park-dir": str(settings.park_disk / spec.key) if settings.park_disk else "",
+            "--park-disk-bytes": str(settings.park_disk_bytes or ""),
         }
         for option, value in chosen.items():
             argv += [option, value] if value else []

@@ -108,6 +108,35 @@ class Policy:
             self._positions = {item.request_id: n for n, item in enumerate(self._queue, start=1)}
         return self._positions.get(request_id, 0)
 
+    def why(self, request_id: int) -> str:
+        """What a request in the queue waits for, in words; "" when it does not wait there."""
+        item = next((item for item in self._queue if item.request_id == request_id), None)
+        if item is None:
+            return ""
+        if self.loading_for(item.spec) is not None:
+            return f"{item.spec.name} is being loaded"
+        draining = self._by_id(self._draining)
+        if draining is not None:
+            return f"{draining.spec.name} finishes {len(draining.leases)} requests, to make room"
+        for state, text in ((STOPPING, "{} ends, to make room"), (LOADING, "{} is loaded first")):
+            busy = next((e for e in self._engines.values() if e.state == state), None)
+            if busy is not None:
+                return text.format(busy.spec.name)
+        return "requests before it are served first"
+
+    def beyond_parallel(self) -> list[tuple[int, int, str]]:
+        """Requests that hold an engine but wait inside it: id, place from 1, and the reason.
+
+        Engines take them in the order in which they came.
+        """
+        found = []
+        for engine in self._engines.values():
+            places = engine.spec.num_parallel
+            reason = f"all {places} places of {engine.spec.name} are in use"
+            waiting = sorted(engine.leases)[places:]
+            found += [(request_id, n, reason) for n, request_id in enumerate(waiting, start=1)]
+        return found
+
     def loading_for(self, spec: EngineSpec) -> int | None:
         """The id of the engine under way that will serve `spec`."""
         engine = self._engines.get(spec.key)

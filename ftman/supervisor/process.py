@@ -18,6 +18,7 @@ from ftman.config import Paths, engine_environment
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor.child import Child
 from ftman.supervisor.client import EngineClient, EngineInfo, Health, check_protocol, parse_hello
+from ftman.supervisor.device_memory import DeviceMemoryWatch, Probe, free_bytes
 from ftman.supervisor.launcher import Launcher
 from ftman.supervisor.policy_events import EngineSpec, Exited, Failing, Loaded
 from ftman.supervisor.rundir import EngineLog, EngineRecord, make_run_folder, started
@@ -30,7 +31,7 @@ HELLO_LIMIT_BYTES = 64_000
 
 @dataclass(frozen=True)
 class EngineHost:
-    """What all engine processes of one manager share."""
+    """What all engine processes of one manager share. probe: says what is free on GPUs."""
 
     paths: Paths
     clock: Clock
@@ -39,6 +40,7 @@ class EngineHost:
     adopt: bool
     notify: Callable[[Loaded | Failing | Exited], None]
     progressed: Callable[[], None]
+    probe: Probe = free_bytes
 
 
 class EngineProcess:
@@ -54,11 +56,12 @@ class EngineProcess:
         self.error: FtmanError | None = None
         self.child: Child | None = None
         self._host = host
+        self._device_memory = DeviceMemoryWatch(host.clock, spec.device, host.probe)
         self._record: EngineRecord | None = None
         self._log = EngineLog(host.paths, spec.name)
         self._verdict: asyncio.Future[FtmanError] = asyncio.get_running_loop().create_future()
         self._stop_asked = asyncio.Event()
-        self._stop_reason = ""
+        self.stop_reason = ""
         self._stdout: _LineReader | None = None
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +79,7 @@ class EngineProcess:
 
     def stop(self, reason: str) -> None:
         """Drain and end it: SIGTERM, and SIGKILL when the grace is over."""
-        self._stop_reason = reason
+        self.stop_reason = reason
         self._stop_asked.set()
 
     def condemn(self, error: FtmanError) -> None:
@@ -122,6 +125,7 @@ class EngineProcess:
     async def _run(self) -> FtmanError:
         """Live until something ends it; returns what its users are told."""
         if self.child is None:
+            await self._device_memory.before_load()
             self._spawn()
         assert self.child is not None
         serve = asyncio.create_task(self._serve())
@@ -178,6 +182,7 @@ class EngineProcess:
             self.info = await self.client.info(self._host.timings.probe_s)
             self.state = "ready"
             self._host.notify(Loaded(self.engine_id))
+            await self._device_memory.loaded()
         error = await self._poll_until(lambda _: False)
         assert error is not None
         return error
@@ -254,7 +259,7 @@ class EngineProcess:
         await self._wait_s(either, self._host.timings.drain_s)
         ended.cancel()
         return EngineDiedError(
-            f"the engine of {self.spec.name} was stopped ({self._stop_reason})",
+            f"the engine of {self.spec.name} was stopped ({self.stop_reason})",
             hint="Send the request again.",
             code="engine_stopped",
         )
@@ -272,6 +277,8 @@ class EngineProcess:
             await self.client.aclose()
         if self._record is not None:
             self._record.remove(self._host.paths)
+        if missing := await self._device_memory.returned(self.spec.name):
+            log.warning("%s", missing)
 
     def _death(self) -> EngineDiedError:
         assert self.child is not None

@@ -162,12 +162,17 @@ def started(record: EngineRecord, pid: int, start: str) -> EngineRecord:
     return replace(record, pid=pid, start=start)
 
 
+def log_stem(name: str) -> str:
+    """What the log of a model's engine is called, without its ending."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "engine"
+    return f"engine-{plain[:120]}"
+
+
 class EngineLog:
     """The log an engine's stderr appends to: rotated by size, read for the cause of a death."""
 
     def __init__(self, paths: Paths, name: str):
-        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "engine"
-        self.path = paths.logs / f"engine-{safe[:120]}.log"
+        self.path = paths.logs / f"{log_stem(name)}.log"
         self._from = 0
 
     def open_for(self, spawn: Callable[[int], None]) -> None:

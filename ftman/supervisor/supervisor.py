@@ -17,10 +17,13 @@ from typing import NamedTuple
 from ftman.clock import Clock
 from ftman.config import Config
 from ftman.errors import FtmanError
+from ftman.log import request_id as logged_request_id
 from ftman.memory import give_back
 from ftman.supervisor import hardware
 from ftman.supervisor.adopt import recover
 from ftman.supervisor.client import EngineClient, EngineInfo
+from ftman.supervisor.counts import EngineCounts
+from ftman.supervisor.device_memory import Probe, free_bytes
 from ftman.supervisor.launcher import EngineLauncher, Launcher
 from ftman.supervisor.policy import Engine, Policy
 from ftman.supervisor.policy_events import (
@@ -32,6 +35,7 @@ from ftman.supervisor.policy_events import (
     Exited,
     Grant,
     Limits,
+    Loaded,
     Memory,
     PolicyEvent,
     Released,
@@ -50,6 +54,7 @@ __all__ = [
     "EngineSpec",
     "Lease",
     "Memory",
+    "QueuedRequest",
     "RunningEngine",
     "Supervisor",
     "Timings",
@@ -78,7 +83,10 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """One engine for lists. expires_wall_s None = never. Units: bytes; wall seconds."""
+    """One engine for lists. expires_wall_s None = never. Units: bytes; wall seconds.
+
+    kv_format: how it keeps keys and values, "" while it is not known.
+    """
 
     spec: EngineSpec
     state: str
@@ -89,6 +97,7 @@ class RunningEngine:
     loaded_bytes: int
     total_bytes: int
     pid: int
+    kv_format: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,16 +110,30 @@ class Lease:
     load_s: float
 
 
+@dataclass(frozen=True)
+class QueuedRequest:
+    """One request that waits: for an engine, or inside one. Units: position from 1; seconds."""
+
+    request_id: str
+    model: str
+    position: int
+    wait_s: float
+    reason: str
+
+
 @dataclass
 class _Request:
     granted: asyncio.Future[EngineProcess]
+    spec: EngineSpec
+    asked_s: float
+    label: str
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
     """Starts, shares and ends engines. Use from one event loop, between start() and close().
 
-    launcher, timings and memory are for tests; None = the real ones.
+    launcher, timings, memory and probe are for tests; None = the real ones.
     """
 
     def __init__(
@@ -121,6 +144,7 @@ class Supervisor:
         *,
         timings: Timings | None = None,
         memory: Callable[[], Memory] = hardware.memory,
+        probe: Probe = free_bytes,
     ):
         self._clock = clock
         self._memory = memory
@@ -135,6 +159,7 @@ class Supervisor:
             adopt=self._adopt,
             notify=self._feed,
             progressed=self._spread_news,
+            probe=probe,
         )
         self._policy = Policy(
             Limits(
@@ -143,12 +168,14 @@ class Supervisor:
                 keep_alive_s=config.keep_alive_s,
             )
         )
+        self.counts = EngineCounts()
         self._events: deque[PolicyEvent] = deque()
         self._feeding = False
         self._processes: dict[int, EngineProcess] = {}
         self._requests: dict[int, _Request] = {}
         self._next_request_id = 1
         self._changed = asyncio.Event()
+        self._turned = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -218,12 +245,33 @@ class Supervisor:
         """Engines that have a process, oldest first."""
         return [self._describe(engine) for engine in self._policy.engines()]
 
+    def queue(self) -> list[QueuedRequest]:
+        """Every request that waits, those without an engine first, in the order of their turns."""
+        inside = self._policy.beyond_parallel()
+        place, why = self._policy.position, self._policy.why
+        waiting = sorted((place(i), i, why(i)) for i in self._requests if place(i))
+        waiting += [(position, number, reason) for number, position, reason in inside]
+        now_s, found = self._clock.monotonic(), []
+        for position, number, reason in waiting:
+            request = self._requests.get(number)
+            if request is not None:
+                wait_s = now_s - request.asked_s
+                name = request.spec.name
+                found.append(QueuedRequest(request.label, name, position, wait_s, reason))
+        return found
+
     def client(self, key: str) -> EngineClient | None:
         """A way to talk to the ready engine of `key`; None when there is none."""
         engine = self._engine(key)
         if engine is None or engine.state != "ready":
             return None
         return self._processes[engine.engine_id].client
+
+    async def moves(self, within_s: float) -> bool:
+        """Whether the timers that wake the policy turn when they are asked to."""
+        self._turned.clear()
+        self._changed.set()
+        return await wait_within(self._turned.wait(), within_s, self._clock)
 
     def uses(self, ftw_id: str) -> bool:
         """Whether an engine runs from this FTW folder or a request waits for one."""
@@ -236,7 +284,9 @@ class Supervisor:
         keep_alive_s: float | None,
         on_wait: Callable[[Waiting], None] | None,
     ) -> EngineProcess:
-        request = _Request(asyncio.get_running_loop().create_future())
+        granted: asyncio.Future[EngineProcess] = asyncio.get_running_loop().create_future()
+        now_s = self._clock.monotonic()
+        request = _Request(granted, spec, now_s, logged_request_id.get())
         self._requests[request_id] = request
         self._feed(Arrived(request_id, spec, keep_alive_s))
         while not request.granted.done():
@@ -290,8 +340,13 @@ class Supervisor:
         self._spread_news()
 
     def _handle(self, event: PolicyEvent) -> None:
+        if isinstance(event, Loaded) and event.engine_id in self._processes:
+            name = self._processes[event.engine_id].spec.name
+            self.counts.loaded(event.engine_id, name, self._clock.monotonic())
         if isinstance(event, Exited):
-            self._processes.pop(event.engine_id, None)
+            process = self._processes.pop(event.engine_id, None)
+            if process is not None:
+                self.counts.gone(process, event.error.code)
             give_back()
         memory = self._memory() if self._policy.needs_memory(event) else NO_MEMORY
         for effect in self._policy.handle(event, self._clock.monotonic(), memory):
@@ -301,6 +356,7 @@ class Supervisor:
         if isinstance(effect, StartEngine):
             process = EngineProcess(effect.engine_id, effect.spec, self._host)
             self._processes[effect.engine_id] = process
+            self.counts.started(effect.engine_id, self._clock.monotonic())
             process.start()
         elif isinstance(effect, StopEngine):
             self._processes[effect.engine_id].stop(effect.reason)
@@ -327,6 +383,7 @@ class Supervisor:
     async def _tick(self) -> None:
         """Wake the policy when a keep-alive ends, and every second while somebody waits."""
         while True:
+            self._turned.set()
             self._changed.clear()
             await wait_within(self._changed.wait(), self._tick_pause_s(), self._clock)
             deadline_s = self._policy.next_deadline_s()
@@ -357,6 +414,7 @@ class Supervisor:
             loaded_bytes=process.health.loaded_bytes,
             total_bytes=process.health.total_bytes,
             pid=process.child.pid if process.child is not None else 0,
+            kv_format="" if process.info is None else process.info.kv_format,
         )
 
     def _now_s(self) -> float:

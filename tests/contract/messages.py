@@ -130,6 +130,12 @@ MESSAGES: dict[str, Any] = {
             recomputed_tokens=1_200,
             evicted_pages=37,
             evicted_checkpoints=4,
+            parked_bytes=900_000_000,
+            parked_limit_bytes=1_000_000_000,
+            parked_file_bytes=2_000_000_000,
+            parked_file_limit_bytes=8_000_000_000,
+            returned_tokens=64_000,
         ),
+        kv_format="q8_0",
     ),
 }

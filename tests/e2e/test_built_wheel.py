@@ -75,3 +75,5 @@ def test_its_parts_are_all_there(site: Path) -> None:
     packed = site / "ftman" / "_data" / "registry" / "models"
     assert sorted(path.stem for path in packed.glob("*.toml")) == entries
     assert list((site / "ftman" / "_data" / "modelfiles").glob("*.Modelfile"))
+    console = {path.name for path in (ROOT / "ftman" / "ui").iterdir()}
+    assert {path.name for path in (site / "ftman" / "ui").iterdir()} == console

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from ftman import faults
-from ftman.config import Config, Paths, engine_environment, load_config, parse_duration
+from ftman.config import (
+    Config,
+    Paths,
+    engine_environment,
+    load_config,
+    parse_duration,
+    settings_of,
+)
 from ftman.errors import UsageError
 
 
@@ -36,6 +43,57 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 def test_an_empty_variable_is_as_good_as_none(tmp_path: Path) -> None:
     assert load(tmp_path, FT_THREADS="").engine.threads == 0
+
+
+def test_ollamas_variables_count_where_nothing_of_ours_is_said(tmp_path: Path) -> None:
+    theirs = {
+        "OLLAMA_HOST": "0.0.0.0:8080",
+        "OLLAMA_KEEP_ALIVE": " '-1' ",
+        "OLLAMA_ORIGINS": "http://a,http://b",
+        "OLLAMA_CONTEXT_LENGTH": "8192",
+        "OLLAMA_NUM_PARALLEL": "2",
+        "OLLAMA_MAX_QUEUE": "7",
+    }
+    config = load(tmp_path, **theirs)
+    assert (config.address, config.keep_alive_s, config.max_queue) == ("0.0.0.0:8080", -1, 7)
+    assert config.origins == ("http://a", "http://b")
+    assert (config.engine.context_length, config.engine.num_parallel) == (8192, 2)
+    assert config.said_by["max_queue"] == "OLLAMA_MAX_QUEUE"
+    assert config.notes == ()
+    (tmp_path / "config.toml").write_text("max_queue = 8\n")
+    ours = load(tmp_path, FT_HOST="127.0.0.1:1", **theirs)
+    assert (ours.address, ours.max_queue) == ("127.0.0.1:1", 8)
+    assert ours.said_by["host"] == "FT_HOST"
+    assert ours.said_by["max_queue"].endswith("config.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://box", "http://box:80"),
+        ("https://box/path", "https://box:443"),
+        ("https://box:9", "https://box:9"),
+        ("box", "http://box:11434"),
+    ],
+)
+def test_ollamas_address_is_read_as_ollama_reads_it(tmp_path: Path, text: str, url: str) -> None:
+    assert load(tmp_path, OLLAMA_HOST=text).url == url
+
+
+def test_what_ollama_would_not_read_is_left_out_with_a_note(tmp_path: Path) -> None:
+    config = load(tmp_path, OLLAMA_KEEP_ALIVE="soon", OLLAMA_NUM_PARALLEL="0", OLLAMA_HOST="a:b")
+    assert config.keep_alive_s == 300
+    assert config.engine.num_parallel == 4
+    assert config.address == "127.0.0.1:11434"
+    assert [note.partition("=")[0] for note in config.notes] == ["OLLAMA_HOST", "OLLAMA_KEEP_ALIVE"]
+
+
+def test_every_setting_is_told_with_its_origin_and_no_secret(tmp_path: Path) -> None:
+    found = settings_of(load(tmp_path, FT_API_KEY="hush", FT_DEBUG="1"))
+    assert found["api_key"] == ("set", "FT_API_KEY")
+    assert found["debug"] == (True, "FT_DEBUG")
+    assert found["threads"] == (0, "default")
+    assert "hush" not in repr(load(tmp_path, FT_API_KEY="hush"))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +126,7 @@ def test_addresses(tmp_path: Path, text: str, address: str, url: str) -> None:
         ("device", "gpu"),
         ("max_queue", "0"),
         ("compute", "fp8"),
+        ("park_disk_bytes", "5"),
         ("faults", "no.such.point=kill"),
     ],
 )
@@ -77,6 +136,14 @@ def test_a_bad_value_names_its_key_and_rule(tmp_path: Path, key: str, value: str
     assert key in caught.value.message
     assert "must be" in caught.value.message
     assert f"FT_{key.upper()}" in caught.value.hint
+
+
+def test_parked_conversations_need_something_to_park(tmp_path: Path) -> None:
+    config = load(tmp_path, FT_PARK_DISK=str(tmp_path / "parked"))
+    assert config.paths.parked == config.engine.park_disk == tmp_path / "parked"
+    for other in ({"FT_PREFIX_CACHE": "off"}, {"FT_PARK_BYTES": "0"}):
+        with pytest.raises(UsageError, match="nothing is parked then"):
+            load(tmp_path, FT_PARK_DISK=str(tmp_path), **other)
 
 
 @pytest.mark.parametrize("text", ["not toml", "unknown_key = 1", "[table]\nx = 1"])
@@ -136,3 +203,29 @@ def test_bad_durations_have_gos_text(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_duration(text)
     assert str(caught.value) == message
+
+
+def test_kv_cache_type_is_ours_or_ollamas(tmp_path: Path) -> None:
+    assert load(tmp_path).engine.kv_cache_type == "auto"
+    ours = load(tmp_path, FT_KV_CACHE_TYPE="q8_0", OLLAMA_KV_CACHE_TYPE="f16")
+    assert (ours.engine.kv_cache_type, ours.notes) == ("q8_0", ())
+    theirs = load(tmp_path, OLLAMA_KV_CACHE_TYPE="q8_0")
+    assert theirs.engine.kv_cache_type == "q8_0"
+    assert settings_of(theirs)["kv_cache_type"] == ("q8_0", "OLLAMA_KV_CACHE_TYPE")
+
+
+@pytest.mark.parametrize("name", ["OLLAMA_KV_CACHE_TYPE", "FT_KV_CACHE_TYPE"])
+def test_f16_keys_and_values_are_kept_as_bf16_with_a_note(tmp_path: Path, name: str) -> None:
+    config = load(tmp_path, **{name: "f16"})
+    assert config.engine.kv_cache_type == "bf16"
+    (note,) = config.notes
+    assert note.startswith(f"{name}=f16: keys and values are kept as bf16")
+
+
+def test_a_kv_cache_type_that_is_not_built_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"kv_cache_type = 'q4_0' .* one of auto, bf16, f16, f32"):
+        load(tmp_path, FT_KV_CACHE_TYPE="q4_0")
+    config = load(tmp_path, OLLAMA_KV_CACHE_TYPE="q4_0")
+    assert config.engine.kv_cache_type == "auto"
+    (note,) = config.notes
+    assert "OLLAMA_KV_CACHE_TYPE='q4_0' is left out: it must be one of auto, bf16" in note

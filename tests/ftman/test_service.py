@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from ftman.catalog.model import Model, ModelDetails
 from ftman.chat.template import JinjaTemplates
 from ftman.chat.tokenizer import Tokenizer
 from ftman.chat.types import ChatRequest, Finish, Message, Options, Prompt, TextDelta
+from ftman.config import EngineSettings
 from ftman.errors import NotFoundError, UsageError
 from ftman.gateway.access import is_loopback
 from ftman.names import parse_name
 from ftman.pull.index import Index
 from ftman.service import Service
+from ftman.service.engines import kv_bytes_per_token
 from ftman.service.options import (
     NATIVE,
     bad_option,
@@ -119,6 +122,37 @@ def test_default_window_shrinks_to_the_memory_there_is(tmp_path: Path) -> None:
         for memory in (1 << 40, 300_000_000, 1000)
     ]
     assert sizes == [32768, 16384, 4096]
+    roomy, _ = choose_context(
+        None,
+        model,
+        configured=0,
+        running=0,
+        num_parallel=4,
+        memory_bytes=300_000_000,
+        kv_bytes_per_token=model.kv_bytes_per_token // 2,
+    )
+    assert roomy == 32768
+
+
+@pytest.mark.parametrize(
+    ("kept", "compute", "q8", "size"),
+    [
+        ("auto", "bfloat16", 532, 1000),
+        ("auto", "float32", 532, 2000),
+        ("bf16", "float32", 532, 1000),
+        ("f32", "bfloat16", 532, 2000),
+        ("q8_0", "bfloat16", 532, 532),
+        ("q8_0", "float32", 532, 532),
+        ("q8_0", "bfloat16", 0, 1000),  # installed before it was told
+        ("q8_0", "float32", 1000, 2000),  # nothing of it can be q8_0
+    ],
+)
+def test_memory_for_context_follows_how_it_is_kept(
+    tmp_path: Path, kept: str, compute: str, q8: int, size: int
+) -> None:
+    model = replace(model_of(tmp_path), kv_q8_0_bytes_per_token=q8)
+    engine = EngineSettings(kv_cache_type=kept, compute=compute)
+    assert kv_bytes_per_token(model, engine) == size
 
 
 @pytest.mark.parametrize(

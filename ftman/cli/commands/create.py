@@ -60,6 +60,11 @@ def _read(file: str | None) -> tuple[bytes, str, Path]:
 
 
 def _refuse_unbuilt(args: argparse.Namespace, modelfile: Modelfile) -> None:
+    if args.experimental:
+        raise UnsupportedError(
+            "--experimental is for another engine's files",
+            hint="Leave it out: safetensors folders are read without it.",
+        )
     if args.draft_quantize and not modelfile.drafts:
         raise UsageError("--draft-quantize requires a DRAFT model")
     if modelfile.drafts:

@@ -9,18 +9,23 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftman.cli.agent_files import Change, apply, change_for
-from ftman.cli.agents import AGENTS, Agent, Plan, Target, agent_named
+from ftman.cli.agent_files import Change, apply, change_for, restore
+from ftman.cli.agents import AGENTS, KEY, Agent, Plan, Target, agent_named
 from ftman.cli.client import ManagerClient
+from ftman.cli.commands.pull import Choice, pull
 from ftman.cli.session import Session
 from ftman.config import engine_environment
 from ftman.errors import NotFoundError, UnsupportedError, UsageError
+from ftman.keys import keys_path, read_keys
 
 SHOWN_MODELS = 8
 SMALL_CONTEXT = 16384
+NOWHERE = Target("", "", 1)
+"""For asking a plan only which files it writes."""
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -28,9 +33,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
     agent = _agent(args.agent)
     if args.args and args.config_only:
         raise UsageError("words after -- are for the agent, which --config-only does not start")
-    with session.manager() as manager:
-        target = _target(manager, args.model)
     environ = engine_environment()
+    if args.restore:
+        return _restore(agent, environ, session)
+    with session.manager() as manager:
+        if args.yes and args.model:
+            _fetched(manager, session, args.model)
+        target = replace(_target(manager, args.model), key=_key(session) or KEY)
     plan = agent.plan(target, Path.home(), environ)
     argv = (*plan.argv, *args.args)
     changes = [change for change in map(change_for, plan.files) if change.needed]
@@ -44,6 +53,41 @@ def run(args: argparse.Namespace, session: Session) -> int:
         _tell(agent, target, plan, [], argv, session)
         return 0
     return _start((program, *argv[1:]), {**environ, **plan.environ})
+
+
+def _restore(agent: Agent, environ: Mapping[str, str], session: Session) -> int:
+    """Undo what `ft launch` wrote for this agent."""
+    undone = []
+    for entry in agent.plan(NOWHERE, Path.home(), environ).files:
+        found = restore(entry)
+        if found is not None:
+            aside, back = found
+            was = "as it was before" if back else "gone again, as it was"
+            session.out.note(f"{entry.path} is {was}; what ft had made of it: {aside}")
+            undone.append(str(entry.path))
+    if session.out.as_json:
+        session.out.json_line({"agent": agent.name, "restored": undone})
+    elif not undone:
+        session.out.note(f"ft has written nothing for {agent.title}; nothing to restore")
+    return 0
+
+
+def _fetched(manager: ManagerClient, session: Session, name: str) -> None:
+    try:
+        manager.post("/api/show", {"model": name})
+    except NotFoundError:
+        pull(manager, session, name, insecure=False, choice=Choice(ask=False))
+
+
+def _key(session: Session) -> str:
+    """The key the agent shall show, "" where none is asked for.   Raises: UsageError."""
+    given = session.config.api_key
+    if not given and read_keys(keys_path(session.config.paths)):
+        raise UsageError(
+            "this manager asks for API keys, and the agent needs one of its own",
+            hint="Make one: ft key create AGENT; then: FT_API_KEY=KEY ft launch ...",
+        )
+    return given
 
 
 def _agent(name: str) -> Agent:

@@ -1,4 +1,4 @@
-"""`ft ps [PREFIX] [--experts | --cache]`: loaded models, or their experts or prefix caches."""
+"""`ft ps [PREFIX] [--experts | --cache | --queue]`: loaded models, or what happens inside them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from ftman.cli.client import ManagerClient
 from ftman.cli.output import table
 from ftman.cli.session import Session
-from ftman.cli.units import human_bytes, until
+from ftman.cli.units import clock_span, human_bytes, until
 from ftman.clock import SYSTEM
+from ftman.errors import NotFoundError
 
 PAGE_TOKENS = 16
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
@@ -20,6 +22,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     with session.manager() as manager:
         inside = args.experts or args.cache
         reply = manager.get("/api/ft/experts" if inside else "/api/ps")
+        queue = [] if inside else _queue(manager)
+    if args.queue:
+        return _show_queue(queue, session)
     models = [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)]
     if session.out.as_json:
         session.out.json_line({"models": models})
@@ -29,7 +34,41 @@ def run(args: argparse.Namespace, session: Session) -> int:
         session.out.data("\n".join(cache_line(model) for model in models))
     else:
         session.out.data(running_table(models, SYSTEM.wall()))
+        if queue:
+            session.out.note(queue_line(queue))
     return 0
+
+
+def _queue(manager: ManagerClient) -> list[Mapping[str, Any]]:
+    try:
+        return list(manager.get("/api/ft/queue").get("queue") or ())
+    except NotFoundError:  # an older manager
+        return []
+
+
+def _show_queue(queue: list[Mapping[str, Any]], session: Session) -> int:
+    if session.out.as_json:
+        session.out.json_line({"queue": queue})
+        return 0
+    rows = [
+        (
+            str(item["position"]),
+            item["model"],
+            clock_span(item["wait_s"]),
+            item["reason"],
+            item["request_id"],
+        )
+        for item in queue
+    ]
+    session.out.data(table(("POSITION", "MODEL", "WAIT", "REASON", "REQUEST"), rows))
+    return 0
+
+
+def queue_line(queue: list[Mapping[str, Any]]) -> str:
+    """One line about everybody who waits."""
+    longest = max(item["wait_s"] for item in queue)
+    who = "1 request waits" if len(queue) == 1 else f"{len(queue)} requests wait"
+    return f"{who}, at most {clock_span(longest)}: {queue[0]['reason']}. All: ft ps --queue"
 
 
 def running_table(models: list[Mapping[str, Any]], now_wall_s: float) -> str:
@@ -40,12 +79,19 @@ def running_table(models: list[Mapping[str, Any]], now_wall_s: float) -> str:
             model["digest"][:12],
             human_bytes(model["size"]),
             processor(model["size"], model.get("size_vram", 0)),
-            str(model.get("context_length", "")),
+            window(model),
             until(model["expires_at"], now_wall_s),
         )
         for model in models
     ]
     return table(HEADER, rows)
+
+
+def window(model: Mapping[str, Any]) -> str:
+    """Tokens of the context, and how they are kept where that is not as they are computed."""
+    kept = (model.get("ft") or {}).get("kv_format") or ""
+    tokens = str(model.get("context_length", ""))
+    return f"{tokens} {kept}" if "q8_0" in kept else tokens
 
 
 def experts_line(model: Mapping[str, Any]) -> str:
@@ -73,7 +119,10 @@ def cache_line(model: Mapping[str, Any]) -> str:
     stats = model.get("cache")
     if not stats or not stats["enabled"]:
         return f"{model['name']}   prefix cache off"
-    parts = [model["name"], f"{stats['pages'] * PAGE_TOKENS:,} tokens kept"]
+    kept = model.get("kv_format")
+    size = f"KV {kept} {human_bytes(model['kv_bytes'])}" if kept else ""
+    parts = [model["name"], *filter(None, (size,))]
+    parts.append(f"{stats['pages'] * PAGE_TOKENS:,} tokens kept")
     if stats["checkpoints"]:
         size = human_bytes(stats["checkpoints"] * stats["checkpoint_bytes"])
         parts.append(f"{stats['checkpoints_used']} of {stats['checkpoints']} states ({size})")
@@ -82,7 +131,21 @@ def cache_line(model: Mapping[str, Any]) -> str:
         hit = stats["hit_tokens"]
         parts.append(f"reused {_percent(hit, asked)} of {asked:,} prompt tokens")
         parts.append(f"recomputed {stats['recomputed_tokens']:,}")
+    parts += _parked(stats)
     return "   ".join(parts)
+
+
+def _parked(stats: Mapping[str, Any]) -> list[str]:
+    """What the prefix cache gave up and is kept beside it; nothing where nothing may be."""
+    sizes = [
+        f"{human_bytes(stats[f'{name}_bytes'])} of {human_bytes(stats[f'{name}_limit_bytes'])} {at}"
+        for name, at in (("parked", "in memory"), ("parked_file", "on disk"))
+        if stats.get(f"{name}_limit_bytes")
+    ]
+    if not sizes:
+        return []
+    back = f", {stats['returned_tokens']:,} tokens came back" if stats["returned_tokens"] else ""
+    return [f"parked {', '.join(sizes)}{back}"]
 
 
 def _slots(stats: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from ftman.cli.repl import Repl
 from ftman.cli.repl_state import ReplState
 from ftman.cli.session import Session
 from ftman.config import parse_duration
-from ftman.errors import NotFoundError, UnsupportedError, UsageError
+from ftman.errors import NotFoundError, UsageError
 
 THINK_LEVELS = ("low", "medium", "high", "max")
 
@@ -28,6 +28,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
     talk = not prompt and session.stdin.isatty() and out.stdout_is_tty and not out.as_json
     with session.manager() as manager:
         shown = _shown_or_pulled(manager, session, args)
+        if _only_embeds(shown):
+            return embed(manager, session, args, prompt)
+        _refuse_embedding_flags(args)
         kept = {key: settings[key] for key in ("keep_alive",) if key in settings}
         load(manager, session, args.model, kept)
         if talk:
@@ -44,8 +47,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
 def request_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Fields of every request that the flags ask for.   Raises: UsageError."""
     settings: dict[str, Any] = {}
-    if args.truncate or args.dimensions is not None:
-        raise UnsupportedError("--truncate and --dimensions need embeddings, not built yet")
+    if args.truncate not in (None, "true", "false"):
+        raise UsageError(f'invalid value for --truncate: "{args.truncate}" (true or false)')
     if args.keepalive is not None:
         try:
             parse_duration(args.keepalive)
@@ -67,6 +70,42 @@ def gather_prompt(args: argparse.Namespace, session: Session) -> str:
         if piped:
             parts.insert(0, piped)
     return " ".join(parts)
+
+
+def embed(manager: ManagerClient, session: Session, args: argparse.Namespace, text: str) -> int:
+    """Print the vector of a text as one line of JSON.   Raises: UsageError without a text."""
+    if not text:
+        raise UsageError(
+            "embedding models require input text", hint=f'ft run {args.model} "your text here"'
+        )
+    body: dict[str, Any] = {"model": args.model, "input": text}
+    if args.truncate is not None:
+        body["truncate"] = args.truncate == "true"
+    if args.dimensions is not None:
+        body["dimensions"] = args.dimensions
+    if args.keepalive is not None:
+        body["keep_alive"] = args.keepalive
+    reply = manager.post("/api/embed", body, patient=True)
+    if reply.get("warning"):
+        session.out.warn(str(reply["warning"]))
+    if session.out.as_json:
+        session.out.json_line(reply)
+    else:
+        session.out.data(json.dumps(reply["embeddings"][0]))
+    return 0
+
+
+def _only_embeds(shown: Mapping[str, Any]) -> bool:
+    able = shown.get("capabilities") or ()
+    return "embedding" in able and "completion" not in able
+
+
+def _refuse_embedding_flags(args: argparse.Namespace) -> None:
+    if args.truncate is not None or args.dimensions is not None:
+        raise UsageError(
+            f"--truncate and --dimensions are for embedding models, which {args.model} is not",
+            hint=f"See what it can do: ft show {args.model}",
+        )
 
 
 def _shown_or_pulled(

@@ -20,4 +20,4 @@ def run(args: argparse.Namespace, session: Session) -> int:
         asked = load_config({"FT_HOST": args.address, "FT_HOME": str(config.paths.home)})
         config = replace(config, host=asked.host, port=asked.port)
     log.configure(debug=config.debug)
-    return serve(config)
+    return serve(config, insecure_no_key=args.insecure_no_key)

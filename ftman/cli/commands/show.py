@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ftman.cli.output import GAP
+from ftman.cli.commands import show_engine
+from ftman.cli.output import GAP, table
 from ftman.cli.session import Session
 from ftman.cli.units import human_number
 from ftman.errors import UsageError
@@ -23,16 +25,35 @@ def run(args: argparse.Namespace, session: Session) -> int:
     wanted = [part for part in PARTS if getattr(args, part)]
     if len(wanted) > 1:
         raise UsageError(f"only one of {_FLAGS} can be specified")
+    if args.engine:
+        return show_engine.run(args.model, session)
     with session.manager() as manager:
         reply = manager.post("/api/show", {"name": args.model, "verbose": args.verbose})
     if session.out.as_json:
         session.out.json_line(reply)
+    elif args.effective:
+        session.out.data(effective_table(reply))
     elif wanted:
         part = wanted[0]
         session.out.data(reply.get(part) or "", end="" if part in _WITHOUT_NEWLINE else "\n")
     else:
         session.out.data(sections_text(reply, verbose=args.verbose), end="")
     return 0
+
+
+def effective_table(reply: Mapping[str, Any]) -> str:
+    """Each setting that counts for the model, and who says so."""
+    rows = [
+        (str(item["name"]), _setting_text(item["value"]), str(item["origin"]))
+        for item in _own(reply).get("effective") or ()
+    ]
+    return table(("SETTING", "VALUE", "FROM"), rows)
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(json.dumps(item, ensure_ascii=False) for item in value) or "-"
+    return _shown(value) or "-"
 
 
 def sections_text(reply: Mapping[str, Any], *, verbose: bool = False) -> str:

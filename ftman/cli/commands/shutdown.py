@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ftman.cli.client import is_local, probe
+from ftman.cli.client import is_local
 from ftman.cli.session import Session
 from ftman.clock import SYSTEM, pause
 from ftman.errors import FtmanError
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         manager.post("/api/ft/shutdown", {})
     limit = SYSTEM.monotonic() + LIMIT_S
     # It stops listening first and ends its engines then: gone is when the process is gone.
-    while probe(manager.url) == "ft" or (is_local(manager.url) and _is_there(pid)):
+    while manager.answers() or (is_local(manager.url) and _is_there(pid)):
         if SYSTEM.monotonic() > limit:
             raise FtmanError(
                 f"the ft manager at {manager.url} is still there after {LIMIT_S:.0f} s",

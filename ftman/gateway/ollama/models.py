@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ftman.catalog.model import Model, ModelDetails
@@ -129,6 +130,7 @@ def _ps_entry(engine: RunningModel, wall_s: float) -> dict[str, Any]:
             "loaded_bytes": engine.loaded_bytes,
             "total_bytes": engine.total_bytes,
             "forever": engine.expires_wall_s is None,
+            "kv_format": engine.kv_format,
         },
     }
 
@@ -166,6 +168,7 @@ def _show_value(shown: Shown, system: str, given: str, agent: str, verbose: bool
         "notes": list(model.notes),
         "damaged": model.damaged,
         "source": dict(model.source),
+        "effective": [asdict(item) for item in shown.effective],
     }
     return value
 

@@ -10,9 +10,22 @@ API_VERSION = "0.33.0"
 """Release of Ollama whose local routes are all served; clients compare features with it."""
 
 
+RUNNING = b"Ollama is running"
+_WELCOME = b"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>ft</title>
+<p>%b</p>
+<p>This is ft. Its web console is at <a href="/ui">/ui</a>.</p>
+</html>
+"""
+
+
 async def root(call: Call) -> Reply:
-    """GET /: the text that health checks look for."""
-    return Reply(b"Ollama is running", media_type="text/plain; charset=utf-8")
+    """GET /: the text that health checks look for; a browser is told where the console is."""
+    vary = (("vary", "Accept"),)
+    if "text/html" in call.headers.get("accept", ""):
+        page = _WELCOME % RUNNING
+        return Reply(page, media_type="text/html; charset=utf-8", headers=vary)
+    return Reply(RUNNING, media_type="text/plain; charset=utf-8", headers=vary)
 
 
 async def version(call: Call) -> Reply:

@@ -75,7 +75,8 @@ async def _pull_steps(
 
 def _is_place(given: str) -> bool:
     """A folder, a file or a URL instead of a name; the pull decides what it is."""
-    return given.startswith(("https://", "http://", "file://", "hf://", "ollama://"))
+    places = ("https://", "http://", "file://", "hf://", "ollama://", "ollama-store://")
+    return given.startswith(places)
 
 
 ROUTES = (

@@ -106,12 +106,22 @@ def test_systemd_enable_writes_the_unit_then_starts_it(tmp_path: Path) -> None:
     autostart = SystemdAutostart(CARRIED, tmp_path, runner)
     line = autostart.enable()
     assert autostart.path.read_text() == autostart.text()
-    assert runner.commands[1:] == [
+    assert runner.commands[1:4] == [
         "systemctl --user daemon-reload",
         "systemctl --user enable ft.service",
         "systemctl --user restart ft.service",
     ]
     assert "enable-linger" in line
+
+
+def test_lingering_is_advised_only_where_it_is_off(tmp_path: Path) -> None:
+    answers = {"is-active": Answer(0, "active"), "show-user": Answer(0, "no")}
+    off = SystemdAutostart(PLAIN, tmp_path, FakeRunner(answers))
+    assert "enable-linger" in off.enable()
+    assert "enable-linger" in off.status().detail
+    on = SystemdAutostart(PLAIN, tmp_path, FakeRunner(answers | {"show-user": Answer(0, "yes")}))
+    assert "enable-linger" not in on.enable()
+    assert on.status().detail == ""
 
 
 def test_systemd_without_a_user_session_says_so_and_writes_nothing(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.ftman.catalog.samples import (
     name_of,
     new_model,
     orphans,
+    paths_in,
 )
 
 
@@ -202,6 +203,18 @@ def test_delete_removes_blobs_and_weights_that_only_it_needed(catalog: Catalog) 
     assert orphans(catalog.paths) == set()
     assert len(list(catalog.paths.ftw.iterdir())) == 1
     assert not (catalog.paths.manifests / "registry.ollama.ai" / "library" / "a").exists()
+
+
+def test_delete_removes_what_was_said_to_the_model(tmp_path: Path) -> None:
+    paths = replace(paths_in(tmp_path), parked=tmp_path / "parked")
+    catalog = Catalog(paths, lambda name: None)
+    ids = [install(catalog, name, seed=seed).ftw_id for seed, name in enumerate("ab")]
+    for ftw_id in ids:
+        folder = tmp_path / "parked" / ftw_id
+        folder.mkdir(parents=True)
+        (folder / "0.park").write_bytes(b"private")
+    catalog.delete("a", free)
+    assert [path.name for path in (tmp_path / "parked").iterdir()] == ids[1:]
 
 
 def test_delete_leaves_what_an_engine_uses(catalog: Catalog) -> None:

@@ -48,6 +48,13 @@ def test_ps_filters_with_case(ft: Cli, gateway: Gateway) -> None:
     entry = {**MODELS["models"][0], "size_vram": 0, "context_length": 1, "expires_at": ""}
     gateway.on("GET", "/api/ps", {"models": [entry]})
     assert len(ft("ps", "smol").out.splitlines()) == 1
+    assert " 4096 " not in ft("ps").out
+    entry |= {"context_length": 4096, "ft": {"kv_format": "bf16"}}
+    gateway.on("GET", "/api/ps", {"models": [entry]})
+    assert "q8_0" not in ft("ps").out
+    entry["ft"] = {"kv_format": "q8_0"}
+    gateway.on("GET", "/api/ps", {"models": [entry]})
+    assert " 4096 q8_0 " in ft("ps").out
     assert "100% CPU" in ft("ps", "Smol").out
 
 
@@ -177,6 +184,15 @@ def test_calibrate_follows_progress(ft: Cli, gateway: Gateway) -> None:
     assert ft("calibrate", "m").err == "cpu\nsuccess\n"
 
 
+def test_bench_prints_the_engines_table(ft: Cli, gateway: Gateway) -> None:
+    last = {"status": "success", "profile": {}, "text": "decode: 2 ms"}
+    gateway.on("POST", "/api/ft/bench", Reply([{"status": "measuring"}, last]))
+    done = ft("bench", "m", "--profile")
+    assert done.out == "decode: 2 ms\n"
+    assert gateway.bodies("/api/ft/bench") == [{"model": "m"}]
+    assert ft("bench", "m").code == 2
+
+
 def test_calibrate_prints_the_rates(ft: Cli, gateway: Gateway) -> None:
     profile = {
         "threads": 2,
@@ -284,7 +300,7 @@ def test_an_answer_that_breaks_is_an_error(ft: Cli, gateway: Gateway, ending: st
         (["--keepalive", "5"], 'time: missing unit in duration "5"'),
         (["--think=maybe"], 'invalid value for --think: "maybe" (must be true, false, high'),
         (["--format", "xml"], "invalid format: 'xml'"),
-        (["--dimensions", "5"], "embeddings"),
+        (["--truncate", "maybe"], 'invalid value for --truncate: "maybe"'),
     ],
 )
 def test_run_refuses_bad_flags_before_anything_is_sent(
@@ -453,7 +469,7 @@ def test_logs_shows_the_tail_and_names_what_there_is(ft: Cli, tmp_path: Path) ->
     folder.mkdir(parents=True)
     (folder / "manager.log").write_text("".join(f"line {i}\n" for i in range(100)))
     assert ft("logs", "-n", "2").out == "line 98\nline 99\n"
-    assert "There are: manager.log" in ft("logs", "nope").err
+    assert "There are: manager\n" in ft("logs", "nope").err
     assert ft("logs", "../../etc/passwd").code == 5
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ftman.cli.agents import AGENTS, Target
+from ftman.keys import create_key
 from tests.ftman.cli.conftest import Cli
 from tests.ftman.cli.gateway import SHOWN, Gateway, Reply
 
@@ -165,6 +166,47 @@ def test_a_time_that_cline_wrote_is_left_alone(ft: Cli, models: Gateway, home: P
     before = path.read_bytes()
     ft("launch", "cline", "--config-only")
     assert path.read_bytes() == before
+
+
+def test_restore_brings_back_what_was_there_and_loses_nothing(
+    ft: Cli, models: Gateway, home: Path
+) -> None:
+    path = home / ".pi" / "agent" / "models.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"mine": 1}')
+    assert "nothing to restore" in ft("launch", "pi", "--restore").err
+    assert ft("launch", "pi", "--config").code == 0
+    assert "ft" in json.loads(path.read_text())["providers"]
+    done = ft("launch", "pi", "--restore")
+    assert done.code == 0
+    assert path.read_text() == '{"mine": 1}'
+    assert len(list(path.parent.glob("models.json.after-ft-*"))) == 1
+    assert "nothing to restore" in ft("launch", "pi", "--restore").err
+
+
+def test_a_manager_with_keys_needs_one_for_the_agent(
+    ft: Cli, models: Gateway, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_key(tmp_path / "ft-home" / "keys.json", "me", "manage")
+    refused = ft("launch", "codex", "--config")
+    assert refused.code == 2
+    assert "ft key create" in refused.err
+    monkeypatch.setenv("FT_API_KEY", "ft-mine")
+    done = ft("launch", "codex", "--config", "--json")
+    assert json.loads(done.out)["environ"] == {"FT_AGENT_KEY": "ft-mine"}
+    own = written(home, ".codex/ft.config.toml")
+    assert own["model_providers"]["ft"]["env_key"] == "FT_AGENT_KEY"
+    assert "ft-mine" not in (home / ".codex" / "ft.config.toml").read_text()
+    ft("launch", "pi", "--config")
+    assert written(home, ".pi/agent/models.json")["providers"]["ft"]["apiKey"] == "ft-mine"
+
+
+def test_restore_takes_files_away_that_were_not_there(ft: Cli, models: Gateway, home: Path) -> None:
+    path = home / ".codex" / "ft.config.toml"
+    assert ft("launch", "codex", "--config").code == 0
+    assert path.exists()
+    assert json.loads(ft("launch", "codex", "--restore", "--json").out)["restored"] == [str(path)]
+    assert not path.exists()
 
 
 def test_settings_with_comments_are_not_touched(ft: Cli, models: Gateway, home: Path) -> None:

@@ -76,12 +76,6 @@ def test_unknown_verbs_are_usage_errors_with_a_suggestion(ft: Cli) -> None:
     assert "\x1b" not in ft("x\x1b[2J").err
 
 
-def test_known_but_unbuilt_verbs_say_so(ft: Cli) -> None:
-    done = ft("import", "m")
-    assert done.code == 1
-    assert "ft import is not built yet" in done.err
-
-
 @pytest.mark.parametrize(
     "words",
     [["pull"], ["run"], ["list", "--nope"], ["cp", "a"], ["autostart", "maybe"], ["rm"]],

@@ -121,7 +121,19 @@ def test_ps_cache_tells_what_was_reused(ft: Cli, gateway: Gateway) -> None:
     off = MODEL | {"name": "b", "cache": stats | {"enabled": False}}
     fresh = {"checkpoints": 0, "looked_up_tokens": 0, "pages": 0}
     new = MODEL | {"name": "c", "cache": stats | fresh}
+    parked = {
+        "parked_bytes": 300_000_000,
+        "parked_limit_bytes": 1_000_000_000,
+        "parked_file_bytes": 2_000_000_000,
+        "parked_file_limit_bytes": 8_000_000_000,
+        "returned_tokens": 9_000,
+    }
+    memory = parked | {"parked_file_limit_bytes": 0, "returned_tokens": 0}
     models = [MODEL | {"name": "a", "cache": stats}, off, new, MODEL | {"name": "d"}]
+    models += [MODEL | {"name": "e", "cache": stats | fresh | parked}]
+    models += [MODEL | {"name": "f", "cache": stats | fresh | memory}]
+    small = {"kv_format": "q8_0", "kv_bytes": 285_000_000}
+    models += [MODEL | {"name": "g", "cache": stats | fresh} | small]
     gateway.on("GET", "/api/ft/experts", {"models": models})
     assert ft("ps", "--cache").out.splitlines() == [
         "a   1,600 tokens kept   3 of 16 states (1.1 GB)   "
@@ -129,5 +141,36 @@ def test_ps_cache_tells_what_was_reused(ft: Cli, gateway: Gateway) -> None:
         "b   prefix cache off",
         "c   0 tokens kept",
         "d   prefix cache off",
+        "e   0 tokens kept   parked 300 MB of 1 GB in memory, 2 GB of 8 GB on disk, "
+        "9,000 tokens came back",
+        "f   0 tokens kept   parked 300 MB of 1 GB in memory",
+        "g   KV q8_0 285 MB   0 tokens kept",
     ]
     assert ft("ps", "--cache", "--experts").code == 2
+
+
+def test_show_engine_tells_how_it_computes_and_keeps(ft: Cli, gateway: Gateway) -> None:
+    facts = {
+        "device": "cpu",
+        "compute": "bfloat16",
+        "kv_format": "q8_0,bf16",
+        "kv_bytes": 285_000_000,
+        "kernels": {"set": "native", "step": "native but for 2 mixers"},
+        "notes": ["2 of 4 parts of the KV cache are q8_0; the others stay bf16"],
+    }
+    models = [MODEL | facts, MODEL | {"name": "other:latest"}]
+    gateway.on("GET", "/api/ft/experts", {"models": models})
+    out = ft("show", MODEL["name"], "--engine").out
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "ENGINE VALUE",
+        "device cpu",
+        "compute bfloat16",
+        "weights 0 B",
+        "KV cache q8_0,bf16 285 MB",
+        "kernels: set native",
+        "kernels: step native but for 2 mixers",
+        "note 2 of 4 parts of the KV cache are q8_0; the others stay bf16",
+    ]
+    found = ft("show", "nobody", "--engine")
+    assert found.code != 0
+    assert "nobody:latest is not loaded" in found.err

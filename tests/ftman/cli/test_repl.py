@@ -289,3 +289,52 @@ def test_a_model_cannot_send_commands_to_the_terminal(gateway: Gateway) -> None:
         assert "a]0;evilb" in terminal.say("hi")
     finally:
         terminal.close()
+
+
+def test_ctrl_j_begins_a_new_line_and_ctrl_g_goes_on_in_an_editor(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf "written: %s" "$(cat "$1")" > "$1"\n')
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    gateway.on("POST", "/api/chat", Reply(answer_stream("ok", key="message")))
+    terminal = Terminal()
+    try:
+        terminal.until(">>> ")
+        terminal.send("one\ntwo")
+        terminal.say("")
+        terminal.send("half a thought\x07")
+        terminal.until("ok")
+        terminal.until(">>> ")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+    contents = [body["messages"][-1]["content"] for body in gateway.bodies("/api/chat")]
+    assert contents == ["one\ntwo", "written: half a thought"]
+
+
+def test_what_is_in_force_and_what_experts_do_is_shown(
+    terminal: Terminal, gateway: Gateway
+) -> None:
+    effective = [{"name": "top_k", "value": 40, "origin": "default"}]
+    gateway.on("POST", "/api/show", {**SHOWN, "ft": {"effective": effective}})
+    assert "top_k" in terminal.say("/show effective")
+    gateway.on("GET", "/api/ft/experts", {"models": [{"name": "m:latest", "stats": None}]})
+    assert "m:latest   dense model" in terminal.say("/show experts")
+    assert terminal.end() == 0
+
+
+def test_no_history_is_kept_where_that_is_the_setting(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
+    gateway.on("POST", "/api/chat", Reply(answer_stream("ok", key="message")))
+    terminal = Terminal()
+    try:
+        terminal.until(">>> ")
+        terminal.say("a secret")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+    assert not list(tmp_path.rglob("history"))

@@ -231,8 +231,9 @@ def test_ours(manager: Manager) -> None:
     assert manager.http.get("/api/ft/search?q=x").json() == {"models": []}
     assert isinstance(manager.http.get("/api/ft/jobs").json()["jobs"], list)
     assert manager.http.get("/health").json() == {"status": "ok"}
-    unknown = manager.http.post("/api/ft/calibrate", json={"model": "nosuch"})
-    assert unknown.status_code == 404
+    for route in ("/api/ft/bench", "/api/ft/calibrate"):
+        unknown = manager.http.post(route, json={"model": "nosuch"})
+        assert unknown.status_code == 404
     assert "nosuch" in unknown.json()["error"]
     assert manager.http.get("/api/ft/status", headers={"host": "evil.example"}).status_code == 403
 

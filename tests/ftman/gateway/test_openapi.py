@@ -15,8 +15,8 @@ from ftman.gateway.errors import internal_error
 from ftman.gateway.openapi import document
 from tests.ftman.gateway.serving import Manager
 
-# Ends the manager; measures the machine for a minute.
-LEFT_OUT = ("/api/ft/shutdown", "/api/ft/calibrate")
+# Ends the manager; these measure for a minute.
+LEFT_OUT = ("/api/ft/shutdown", "/api/ft/calibrate", "/api/ft/bench")
 # The models of the fixture must survive.
 KEEPS_NAMES = ("/api/delete", "/api/create", "/api/copy")
 

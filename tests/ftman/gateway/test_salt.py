@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 
 from ftman.gateway.access import AccessRules
+from ftman.keys import KeyRing, key_of
 from tests.fakes.script import FakeScript
 from tests.ftman.gateway.serving import ids_of, managing
 
@@ -16,7 +17,8 @@ def asked(home: Path, keys: tuple[str, ...], used: tuple[str, ...]) -> list[dict
     """The wire requests that chats with these keys led to."""
     log = home / "log"
     script = FakeScript(tokens=ids_of("hi"), request_log=str(log))
-    with managing(home, script, rules=AccessRules(keys=keys)) as manager:
+    ring = KeyRing(given=[key_of(key, key) for key in keys])
+    with managing(home, script, rules=AccessRules(keys=ring)) as manager:
         url = str(manager.http.base_url).rstrip("/") + "/v1/chat/completions"
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
         for key in used:

@@ -107,6 +107,49 @@ def test_the_last_viewer_leaving_cancels_and_keeps_the_partial(
     assert hub.bytes_sent("/x/tiny.gguf") <= len(DATA) + 4 * 20_000
 
 
+def test_a_paused_pull_goes_on_after_a_restart_without_a_viewer(
+    station: Station, hub: BadHub
+) -> None:
+    url = hub.add("/x/tiny.gguf", DATA, SLOW)
+
+    async def pause() -> str:
+        manager = station.manager()
+        watching = asyncio.ensure_future(drain(manager, url))
+        await until_bytes(hub, manager, 100_000)
+        job_id = manager.jobs()[0].id
+        await manager.pause(job_id)
+        with pytest.raises(FtmanError, match="was paused") as caught:
+            await watching
+        assert caught.value.hint.startswith(f"ft jobs resume {job_id}")
+        assert manager.jobs()[0].state == "paused"
+        await manager.close()
+        return job_id
+
+    async def resume(job_id: str) -> None:
+        manager = station.manager()
+        assert manager.resume(job_id).state == "running"
+        with pytest.raises(ConflictError, match="running already"):
+            manager.resume(job_id)
+        viewer = manager.pull(url, insecure=True)  # one who looks in and leaves ends nothing
+        await viewer.__anext__()
+        await viewer.aclose()
+        while manager.jobs()[0].state == "running":
+            await asyncio.sleep(0.01)
+        assert manager.jobs()[0].state == "done", manager.jobs()[0].error
+        with pytest.raises(NotFoundError):
+            manager.resume("0" * 12)
+        with pytest.raises(NotFoundError):
+            await manager.pause(job_id)
+        await manager.close()
+
+    job_id = asyncio.run(pause())
+    assert hub.bytes_sent("/x/tiny.gguf") < len(DATA)
+    hub.script("/x/tiny.gguf", "ok")
+    asyncio.run(resume(job_id))
+    assert station.weights("tiny") == DATA
+    assert hub.bytes_sent("/x/tiny.gguf") <= len(DATA) + 4 * 20_000
+
+
 def test_coming_back_in_time_keeps_the_job(station: Station, hub: BadHub) -> None:
     url = hub.add("/x/tiny.gguf", DATA, SLOW)
 

@@ -196,3 +196,10 @@ def test_one_part_of_a_split_gguf_at_a_url_is_refused() -> None:
     downloader = Downloader(Tools(Transport(), SETTINGS, SYSTEM, Health()))
     with pytest.raises(UnsupportedError, match="one part of a split GGUF"):
         asyncio.run(resolve_url("https://x/m-00001-of-00002.gguf", downloader, False))
+
+
+def test_a_name_with_a_typing_error_is_guessed(station: Station) -> None:
+    known = station.index.all()[0].name
+    with pytest.raises(NotFoundError) as caught:
+        station.pull(known[:-1] + known[-1] * 2)
+    assert f"Did you mean {known}" in caught.value.hint

@@ -13,6 +13,7 @@ from typing import Any
 from ftman.clock import SYSTEM
 from ftman.config import Config, EngineSettings, Paths
 from ftman.supervisor.client import Event, GenerateRequest, TokenEvent
+from ftman.supervisor.device_memory import Probe, free_bytes
 from ftman.supervisor.supervisor import EngineSpec, Lease, Memory, Supervisor, Timings
 from tests.fakes.engine import FakeLauncher, Scripts
 
@@ -40,6 +41,7 @@ async def supervised(
     clock: Any = SYSTEM,
     timings: Timings = QUICK,
     available_bytes: int = 8 * GIB,
+    probe: Probe = free_bytes,
     **changes: Any,
 ) -> AsyncIterator[tuple[Supervisor, FakeLauncher]]:
     """A started supervisor over fake engines; closed at the end, whatever happens."""
@@ -50,6 +52,7 @@ async def supervised(
         launcher,
         timings=timings,
         memory=lambda: Memory(16 * GIB, available_bytes),
+        probe=probe,
     )
     await supervisor.start()
     try:

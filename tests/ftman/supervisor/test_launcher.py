@@ -16,10 +16,11 @@ def command(settings: EngineSettings) -> list[str]:
 
 def test_settings_at_their_defaults_are_left_out() -> None:
     found = command(EngineSettings())
-    for option in ("--strategy", "--expert-slots", "--tier", "--cpu-target"):
+    for option in ("--strategy", "--expert-slots", "--tier", "--cpu-target", "--kv-format"):
         assert option not in found
     assert "--no-prefix-cache" not in found
     assert "--prefill-share" not in found
+    assert not [option for option in found if option.startswith("--park")]
 
 
 def test_settings_that_were_made_are_passed_on() -> None:
@@ -31,6 +32,7 @@ def test_settings_that_were_made_are_passed_on() -> None:
             cpu_target="avx2",
             prefix_cache=False,
             prefill_share=0.5,
+            kv_cache_type="q8_0",
         )
     )
     assert "--no-prefix-cache" in found
@@ -39,4 +41,15 @@ def test_settings_that_were_made_are_passed_on() -> None:
     assert pairs["--expert-slots"] == "24"
     assert pairs["--tier"] == "disk"
     assert pairs["--prefill-share"] == "0.5"
+    assert pairs["--kv-format"] == "q8_0"
     assert pairs["--cpu-target"] == "avx2"
+
+
+def test_conversations_are_parked_in_a_folder_for_each_model() -> None:
+    found = command(EngineSettings(park_bytes=0))
+    assert dict(itertools.pairwise(found))["--park-bytes"] == "0"
+    settings = EngineSettings(park_disk=Path("/parked"), park_disk_bytes=5)
+    pairs = dict(itertools.pairwise(command(settings)))
+    assert pairs["--park-dir"] == "/parked/aaaa"
+    assert pairs["--park-disk-bytes"] == "5"
+    assert "--park-bytes" not in pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -335,3 +336,31 @@ def test_position_tells_the_place_in_the_queue() -> None:
     table.do(Arrived(2, B))
     table.do(Arrived(3, C))
     assert [table.policy.position(n) for n in (1, 2, 3)] == [0, 1, 2]
+
+
+def test_who_waits_is_told_for_what() -> None:
+    memory = Memory(100, 100)
+    policy = Policy(Limits(max_loaded_models=1))
+
+    def feed(event: object) -> None:
+        policy.handle(event, 0.0, memory)  # type: ignore[arg-type]
+
+    def spec(key: str) -> EngineSpec:
+        return EngineSpec(key, key, Path(key), 512, 1, "cpu", "bfloat16", 1, 10)
+
+    feed(Arrived(1, spec("a")))
+    assert policy.why(1) == "a is being loaded"
+    feed(Arrived(2, spec("b")))
+    assert policy.why(2) == "a is loaded first"
+    feed(Loaded(1))
+    assert policy.why(1) == ""
+    assert policy.why(2) == "a finishes 1 requests, to make room"
+    feed(Released(1))
+    assert policy.why(2) == "a ends, to make room"
+    feed(Exited(1, FtmanError("gone")))
+    assert policy.why(2) == "b is being loaded"
+    feed(Loaded(2))
+    feed(Arrived(3, spec("b")))
+    feed(Arrived(4, spec("b")))
+    reason = "all 1 places of b are in use"
+    assert policy.beyond_parallel() == [(3, 1, reason), (4, 2, reason)]

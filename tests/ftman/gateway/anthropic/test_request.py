@@ -14,6 +14,7 @@ from anthropic.types.message_create_params import (
 
 from ftman.chat.types import ChatRequest, Constraint, Message, Options, ToolChoice
 from ftman.gateway.access import AccessRules
+from ftman.keys import KeyRing, key_of
 from tests.ftman.gateway.scripted import ScriptedService, ask
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -454,7 +455,7 @@ def test_counting_reads_the_same_fields_and_answers_with_a_number() -> None:
 )
 def test_keys_in_either_header(headers: dict[str, str], status: int) -> None:
     body = {"model": "tiny", "messages": USER}
-    rules = AccessRules(keys=("sk",))
+    rules = AccessRules(keys=KeyRing(given=[key_of("sk")]))
     reply = ask(ScriptedService(), "/v1/messages", body, headers=headers, rules=rules)
     assert reply.status_code == status
     if status == 401:

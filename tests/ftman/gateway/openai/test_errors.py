@@ -23,6 +23,7 @@ from ftman.errors import (
 from ftman.gateway.access import AccessRules
 from ftman.gateway.app import Gateway
 from ftman.gateway.body import too_large
+from ftman.keys import KeyRing, key_of
 from ftman.service.prompts import ContextLengthError
 from tests.ftman.gateway.openai.scripted import ScriptedService, ask, with_sdk
 
@@ -90,7 +91,7 @@ def test_unknown_model_missing_model_and_bad_bodies(path: str) -> None:
 
 def test_a_wrong_key_is_401_in_this_envelope() -> None:
     async def run() -> httpx.Response:
-        rules = AccessRules(keys=("right",))
+        rules = AccessRules(keys=KeyRing(given=[key_of("right")]))
         app = Gateway(ScriptedService(), rules)  # type: ignore[arg-type]
         transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
