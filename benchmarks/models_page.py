@@ -85,10 +85,11 @@ def page(report: Rows, names: Mapping[str, Sequence[str]]) -> str:
             "",
             "Difference: the largest of any logit over 75 tokens, float32. Greedy: so many tokens",
             "were the same. Runs: in chunks, in a batch of unequal lengths and after preemption",
-            "the tokens are those of a run alone.",
+            "the tokens are those of a run alone. Split: with experts divided between the slots of",
+            "an emulated device and the CPU the tokens are those of the CPU.",
             "",
-            "| model | family | oracle | difference | allowed | greedy | runs |",
-            "|---|---|---|---|---|---|---|",
+            "| model | family | oracle | difference | allowed | greedy | runs | split |",
+            "|---|---|---|---|---|---|---|---|",
             *(_report_row(model, report[model]) for model in sorted(report)),
             "",
             "## Not built",
@@ -115,7 +116,8 @@ def _report_row(model: str, tests: Mapping[str, Mapping[str, Any]]) -> str:
         difference, allowed = f"{row['difference']:.0e}", f"{row['tolerance']:.0e}"
         compared = (row["oracle"], difference, allowed, str(row["greedy_tokens"]))
     runs = "same" if "runs" in tests else "long form"
-    return f"| {model} | {row['family']} | {' | '.join(compared)} | {runs} |"
+    split = "same" if "split" in tests else ""
+    return f"| {model} | {row['family']} | {' | '.join(compared)} | {runs} | {split} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

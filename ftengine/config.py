@@ -94,7 +94,7 @@ class ComputeConfig:
     strategy: who computes experts that are not on the device; empty = the device's own default.
     """
 
-    device: str = "auto"
+    device: str = "cpu"
     strategy: str = ""
     compute: str = "bfloat16"
     kernels: str = "native"
@@ -246,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--address", required=True, help="unix:PATH or tcp:127.0.0.1:0")
     add("--context", type=int, default=0, help="tokens per sequence; 0 = as trained")
     add("--parallel", type=int, default=1, help="sequences computed together")
-    add("--device", default="auto", help="one of " + ", ".join(DEVICES))
+    add("--device", default="cpu", help="one of " + ", ".join(DEVICES))
     add("--compute", default="bfloat16", help="one of " + ", ".join(COMPUTE))
     add("--kernels", default="native", help="one of " + ", ".join(KERNELS))
     add("--threads", type=int, default=0, help="worker threads; 0 = one per usable core")

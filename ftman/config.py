@@ -108,7 +108,7 @@ class EngineSettings:
     values are kept, auto = as numbers are computed.
     """
 
-    device: str = "auto"
+    device: str = "cpu"
     strategy: str = ""
     expert_slots: int = 0
     tier: str = "auto"

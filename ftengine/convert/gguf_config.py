@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from ftengine.errors import LoadError
@@ -69,10 +69,12 @@ def config_of_gguf(
     family: Family,
     vocab_size: int,
     rope_factors: Sequence[float] | None,
+    tensors: Container[str] = (),
 ) -> dict[str, Any]:
     """config.json with the names of the family's own config class.
 
-    rope_factors: the rope_freqs tensor, if the file has one. Raises: LoadError naming the key.
+    rope_factors: the rope_freqs tensor, if the file has one. tensors: names of all. Raises:
+    LoadError naming the key.
     """
     hidden = settings.size("embedding_length")
     heads = settings.size("attention.head_count")
@@ -88,7 +90,9 @@ def config_of_gguf(
         "architectures": [family.architectures[0]],
         "model_type": family.model_types[0],
         "hidden_size": hidden,
-        "num_hidden_layers": settings.size("block_count"),
+        # layers that draft tokens are counted there, behind all others
+        "num_hidden_layers": settings.size("block_count")
+        - settings.optional_size("nextn_predict_layers"),
         "num_attention_heads": heads,
         "num_key_value_heads": settings.size("attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -106,7 +110,7 @@ def config_of_gguf(
     window = settings.optional_size("attention.sliding_window")
     if "sliding_window" not in named and window and window < config["max_position_embeddings"]:
         raise LoadError(f"{settings.where}: a sliding window of {window} tokens is not built yet")
-    return config | _expert_config(settings, family)
+    return config | _expert_config(settings, family, tensors)
 
 
 def end_ids(values: Mapping[str, Any]) -> list[int]:
@@ -134,10 +138,13 @@ def short_single(value: float) -> float:
     return value
 
 
-def _own_config(settings: GgufSettings, family: Family) -> dict[str, Any]:
+def _own_config(settings: GgufSettings, family: Family, tensors: Container[str]) -> dict[str, Any]:
     """What the family declares."""
-    found = {}
+    found: dict[str, Any] = {}
     for key in family.gguf_keys:
+        if key.kind == "tensor":
+            found[key.name] = key.source in tensors
+            continue
         given = settings.values.get(f"{settings.arch}.{key.source}")
         if not key.source or (given is None and key.default is not None):
             found[key.name] = key.default
@@ -157,9 +164,11 @@ def _read(settings: GgufSettings, key: GgufKey) -> Any:
     return value
 
 
-def _expert_config(settings: GgufSettings, family: Family) -> dict[str, Any]:
+def _expert_config(
+    settings: GgufSettings, family: Family, tensors: Container[str]
+) -> dict[str, Any]:
     if family.gguf_keys:
-        own = _own_config(settings, family)
+        own = _own_config(settings, family, tensors)
         if "partial_rotary_factor" in own:
             dims = settings.size("attention.key_length")
             own["partial_rotary_factor"] = own["partial_rotary_factor"] / dims

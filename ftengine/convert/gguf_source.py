@@ -48,7 +48,8 @@ def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
     if embed is None:
         raise LoadError(f"{where} has no token_embd.weight; is it a complete model?")
     factors = _rope_factors(parts, kept)
-    config = config_of_gguf(settings, family, embed.shape[0], factors)
+    names = {tensor.name for tensor in tensors}
+    config = config_of_gguf(settings, family, embed.shape[0], factors, names)
     small = tokenizer_files(values, where)
     small["generation_config.json"] = dump_json(
         {key: config[key] for key in ("bos_token_id", "eos_token_id")}

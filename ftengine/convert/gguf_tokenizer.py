@@ -20,6 +20,13 @@ _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_GPT4O_SPLIT = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -38,6 +45,8 @@ PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
     PreTokenizer(("gpt-2", "default", "")),
     PreTokenizer(("smollm",), single_digits=True),
     PreTokenizer(("llama-bpe", "llama3", "llama-v3"), split=_LLAMA3_SPLIT, ignore_merges=True),
+    PreTokenizer(("glm4", "chatglm-bpe"), split=_LLAMA3_SPLIT),
+    PreTokenizer(("gpt-4o", "minimax-m2"), split=_GPT4O_SPLIT),
     PreTokenizer(("qwen2",), split=_QWEN2_SPLIT, is_nfc=True),
 )
 

@@ -130,7 +130,7 @@ SKIPPED = re.compile(
     r"|^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower)\."
     r"|^(model\.)?(mm_projector|patch_merge_mlp|embed_vision|embed_audio|vision_adapter|vision_projection)\."
     r"|\.([qkv]_scale|kv_scale|input_scale|input_global_scale|activation_scale|output_scale)$"
-    r"|\.weight_shape$"
+    r"|\.weight_shape$|^blk\.\d+\.nextn\."
 )
 """Tensors that carry nothing this engine needs."""
 

@@ -99,7 +99,8 @@ def _gpu(patient: Patient, gpus: hardware.Gpus) -> Finding:
         return Finding("gpu", OK, text, ("Which it is: ft show MODEL --engine",))
     if why is None:
         return Finding("gpu", OK, f"{names}; used: device={device} ({said_by})")
-    return Finding("gpu", NOTE, f"{names}, not used: {why}")
+    hint = "To try it, before it has been proven on hardware: FT_DEVICE=gpu"
+    return Finding("gpu", NOTE, f"{names}, not used: {why}", (hint,))
 
 
 def _store(patient: Patient) -> Finding:

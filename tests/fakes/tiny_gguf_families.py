@@ -59,6 +59,8 @@ GGUF_FAMILIES = {
     "hunyuan_v1_moe": gguf.MODEL_ARCH.HUNYUAN_MOE,
     "bailing_moe_v2": gguf.MODEL_ARCH.BAILINGMOE2,
     "afmoe": gguf.MODEL_ARCH.AFMOE,
+    "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
+    "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2,
 }
 """Families written here, by the reference package's architecture."""
 
@@ -97,7 +99,7 @@ def _stacked(
     for name, values in weights.items():
         expert = _EXPERT.fullmatch(name)
         if expert:
-            part = _PARTS.get(expert[3], expert[3])
+            part = expert[3] if "block_sparse_moe" in name else _PARTS.get(expert[3], expert[3])
             stacks.setdefault(f"{expert[1]}.{part}.weight", {})[int(expert[2])] = values
         elif name.endswith("block_sparse_moe.input_linear.weight"):
             stem, half = name.removesuffix("input_linear.weight"), values.shape[1] // 2
@@ -131,6 +133,8 @@ def _write_settings(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(theta)
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     writer.add_vocab_size(config["vocab_size"])
+    if writer.arch == "minimax-m2":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
     for key, rows in _SETTINGS.items():
         for kind, name in rows:
             if config.get(key) is not None:

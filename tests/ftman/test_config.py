@@ -123,7 +123,7 @@ def test_addresses(tmp_path: Path, text: str, address: str, url: str) -> None:
         ("threads", "-1"),
         ("threads", "two"),
         ("debug", "maybe"),
-        ("device", "gpu"),
+        ("device", "xpu"),
         ("max_queue", "0"),
         ("compute", "fp8"),
         ("park_disk_bytes", "5"),

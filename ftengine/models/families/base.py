@@ -54,7 +54,7 @@ class GgufKey:
 
     source: the key below "<arch>.", "" = every such file means `default`. default None: the key may
     be absent, and config.json then is without it too. kind: "size", "count" (0 too),
-    "number" or "flag".
+    "number", "flag", or "tensor": whether the file has a tensor called `source`.
     """
 
     name: str

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.base import (
+    ROUTED_KEYS,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.latent import (
     drafting_notes,
     hf_moe,
@@ -14,8 +21,9 @@ from ftengine.models.families.latent import (
     read_router,
     stack,
 )
-from ftengine.models.families.names import hf_rules
+from ftengine.models.families.names import gguf_rules, gguf_shared, hf_rules
 from ftengine.models.spec import ModelConfig
+from ftengine.models.weight_names import Rule
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -43,8 +51,21 @@ FAMILY = Family(
     name="glm4_moe",
     architectures=("Glm4MoeForCausalLM",),
     model_types=("glm4_moe",),
-    gguf_archs=(),
-    gguf_name="glm4moe",
+    gguf_archs=("glm4moe",),
     read_config=read_config,
     weights=hf_rules(*hf_moe()),
+    gguf_weights=(
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+        Rule("blk.{layer}.post_attention_norm.weight", "layers.{layer}.ffn_norm"),
+    ),
+    gguf_keys=(
+        *ROUTED_KEYS,
+        GgufKey("n_shared_experts", "expert_shared_count"),
+        GgufKey("partial_rotary_factor", "rope.dimension_count"),
+        GgufKey("n_group", "expert_group_count"),
+        GgufKey("topk_group", "expert_group_used_count"),
+        GgufKey("attention_bias", "blk.0.attn_q.bias", "tensor"),
+        GgufKey("use_qk_norm", "blk.0.attn_q_norm.weight", "tensor"),
+    ),
 )

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, read_attention, read_model
-from ftengine.models.families.names import hf_experts, hf_rules, layer_rules
+from ftengine.models.families.base import Config, Family, GgufKey, read_attention, read_model
+from ftengine.models.families.names import (
+    gguf_rules,
+    gguf_shared,
+    hf_experts,
+    hf_rules,
+    layer_rules,
+)
 from ftengine.models.spec import HeadNorm, LayerSpec, ModelConfig, MoeSpec, RouterSpec
 
 
@@ -39,8 +45,7 @@ FAMILY = Family(
     name="minimax_m2",
     architectures=("MiniMaxM2ForCausalLM",),
     model_types=("minimax_m2",),
-    gguf_archs=(),
-    gguf_name="minimax-m2",
+    gguf_archs=("minimax-m2",),
     read_config=read_config,
     weights=hf_rules(
         *hf_experts("block_sparse_moe", "w1", "w3", "w2"),
@@ -48,5 +53,12 @@ FAMILY = Family(
             ("block_sparse_moe.e_score_correction_bias", "router.correction"),
             ("mlp.e_score_correction_bias", "router.correction"),
         ),
+    ),
+    gguf_weights=(*gguf_rules(experts=True), *gguf_shared()),
+    gguf_keys=(
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey("intermediate_size", "expert_feed_forward_length"),
+        GgufKey("partial_rotary_factor", "rope.dimension_count"),
     ),
 )

@@ -83,12 +83,17 @@ def reference_qwen2() -> Any:
     return Qwen2Tokenizer(vocab=vocab, merges=merges)._tokenizer
 
 
-def reference_llama3() -> Any:
+def reference_glm4() -> Any:
+    """The same rule, with merges for every piece."""
+    return reference_llama3(ignore_merges=False)
+
+
+def reference_llama3(ignore_merges: bool = True) -> Any:
     """The rule as transformers' own tiktoken conversion writes it."""
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
     vocab, merges = vocabulary()
-    tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=True))
+    tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=ignore_merges))
     pattern = Regex(TikTokenConverter(vocab_file="unused").pattern)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -108,6 +113,7 @@ def reference_llama3() -> Any:
         ("default", reference_gpt2),
         ("qwen2", reference_qwen2),
         ("llama-bpe", reference_llama3),
+        ("glm4", reference_glm4),
     ],
 )
 def test_ids_equal_the_reference(pre: str, reference: Any) -> None:
@@ -119,6 +125,14 @@ def test_ids_equal_the_reference(pre: str, reference: Any) -> None:
         assert tokenizer.decode(ids, skip_special_tokens=False) == expected.decode(
             ids, skip_special_tokens=False
         )
+
+
+def test_gpt_4o_cuts_where_capitals_begin_and_keeps_slashes_with_line_ends() -> None:
+    tokenizer = rebuilt(values("gpt-4o"))
+    cut = [
+        p for p, _ in tokenizer.pre_tokenizer.pre_tokenize_str("FooBar HTTPServer's 12345 a//\n/b")
+    ]
+    assert cut == ["Foo", "Bar", "ĠHTTPServer's", "Ġ", "123", "45", "Ġa", "//Ċ/", "b"]
 
 
 def test_the_split_rules_differ_where_they_must() -> None:
@@ -156,7 +170,7 @@ def test_the_template_is_kept() -> None:
     assert files["chat_template.jinja"] == b"{{ x }}"
 
 
-@pytest.mark.parametrize("pre", ["deepseek-v3", "gpt-4o", "tekken"])
+@pytest.mark.parametrize("pre", ["deepseek-v3", "qwen35", "tekken"])
 def test_an_unknown_split_rule_is_refused_by_name(pre: str) -> None:
     with pytest.raises(LoadError, match=pre):
         tokenizer_files(values(pre), "t.gguf")
