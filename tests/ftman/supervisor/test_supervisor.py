@@ -31,6 +31,8 @@ from tests.ftman.supervisor.harness import (
 
 A, B = make_spec("aaaa"), make_spec("bbbb")
 GOOD = FakeScript()
+SOON_S = 5.0
+"""A busy machine takes its time; what this is held against takes a minute, or never comes."""
 
 
 async def fail_with(supervisor: Supervisor, max_tokens: int = 50) -> tuple[FtmanError, list[int]]:
@@ -90,7 +92,7 @@ def test_engine_killed_after_token_n_ends_the_stream_with_the_cause(
     asyncio.run(main())
 
 
-def test_engine_killed_from_outside_is_noticed_within_a_second(tmp_path: Path) -> None:
+def test_engine_killed_from_outside_is_noticed_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         script = FakeScript(token_s=0.01)
         slow_poll = Timings(poll_s=30.0)
@@ -99,7 +101,7 @@ def test_engine_killed_from_outside_is_noticed_within_a_second(tmp_path: Path) -
                 pid = supervisor.running()[0].pid
                 os.kill(pid, signal.SIGKILL)
                 took_s = await timed(until(lambda: not supervisor.running()))
-            assert took_s < 1.0
+            assert took_s < SOON_S
             assert left_overs(tmp_path) == []
 
     asyncio.run(main())
@@ -369,13 +371,13 @@ def test_cancelled_request_aborts_the_load_it_caused(tmp_path: Path) -> None:
             await until(lambda: bool(supervisor.running()) and supervisor.running()[0].pid > 0)
             pid = supervisor.running()[0].pid
             task.cancel()
-            assert await timed(until(lambda: not alive(pid))) < 1.0
+            assert await timed(until(lambda: not alive(pid))) < SOON_S
             await until(lambda: not supervisor.running())
 
     asyncio.run(main())
 
 
-def test_closing_the_iterator_aborts_in_the_engine_within_a_second(tmp_path: Path) -> None:
+def test_closing_the_iterator_aborts_in_the_engine_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             supervised(tmp_path, FakeScript(token_s=0.01)) as (supervisor, _),
@@ -389,7 +391,7 @@ def test_closing_the_iterator_aborts_in_the_engine_within_a_second(tmp_path: Pat
                 while "fake_aborted_total 1" not in await lease.client.metrics():
                     await asyncio.sleep(0.005)
 
-            await asyncio.wait_for(aborted(), 1.0)
+            await asyncio.wait_for(aborted(), SOON_S)
 
     asyncio.run(main())
 
