@@ -6,7 +6,6 @@ into the words of a device profile.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -14,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ftman.config import engine_environment
-from ftman.errors import FtmanError, UsageError
+from ftman.child_answer import answer_of
+from ftman.errors import UsageError
 from ftman.supervisor import hardware
 
 COMMAND = (sys.executable, "-m", "ftengine.forecast")
@@ -45,27 +44,8 @@ async def ask(
         arguments += ["--device", machine]
     else:
         arguments += ["--machine", json.dumps(dict(machine))]
-    process = await asyncio.create_subprocess_exec(
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL if plan is None else asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=engine_environment(),
-    )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(plan), TIMEOUT_S)
-        value = json.loads(output)
-    except asyncio.TimeoutError:
-        raise FtmanError(f"the forecast gave no answer in {TIMEOUT_S:.0f} s") from None
-    except ValueError:
-        raise FtmanError(
-            f"the forecast ended with status {process.returncode} before its answer",
-            hint="Run it by hand to see why: python -m ftengine.forecast --list",
-        ) from None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    by_hand = "python -m ftengine.forecast --list"
+    value = await answer_of(arguments, "forecast", TIMEOUT_S, by_hand, plan)
     if "error" in value:
         raise UsageError(str(value["error"]["message"]))
     answer: Mapping[str, Any] = value["forecast"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftengine.convert.source import dump_json
+from ftengine.convert.tokenizer_json import BYTE_LEVEL, added_token, bpe, split_by
 from ftengine.errors import FormatError, LoadError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -113,20 +114,12 @@ def _byte_level(tokens: _Tokens, where: str) -> dict[str, Any]:
     merges = tokens.key("merges")
     if not isinstance(merges, list):
         raise FormatError(f"{where}: tokenizer.ggml.merges is missing")
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     steps: list[dict[str, Any]] = []
     if pre.single_digits:
         steps.append({"type": "Digits", "individual_digits": True})
     if pre.split:
-        steps.append(
-            {
-                "type": "Split",
-                "pattern": {"Regex": pre.split},
-                "behavior": "Isolated",
-                "invert": False,
-            }
-        )
-    steps.append({**byte_level, "use_regex": not pre.split})
+        steps.append(split_by(pre.split))
+    steps.append({**BYTE_LEVEL, "use_regex": not pre.split})
     vocab = {
         text: number
         for number, (text, kind) in enumerate(zip(tokens.texts, tokens.types, strict=True))
@@ -139,9 +132,9 @@ def _byte_level(tokens: _Tokens, where: str) -> dict[str, Any]:
         "added_tokens": _added(tokens),
         "normalizer": {"type": "NFC"} if pre.is_nfc else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-        "post_processor": _post_processor(tokens, byte_level),
-        "decoder": {**byte_level, "use_regex": True},
-        "model": _bpe(vocab, _merges(merges, vocab, where), ignore_merges=pre.ignore_merges),
+        "post_processor": _post_processor(tokens, BYTE_LEVEL),
+        "decoder": {**BYTE_LEVEL, "use_regex": True},
+        "model": bpe(vocab, _merges(merges, vocab, where), ignore_merges=pre.ignore_merges),
     }
 
 
@@ -183,7 +176,7 @@ def _sentence_piece(tokens: _Tokens) -> dict[str, Any]:
         "post_processor": _post_processor(tokens, None),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
-            **_bpe(vocab, _merges_of_scores(tokens, vocab), ignore_merges=False),
+            **bpe(vocab, _merges_of_scores(tokens, vocab), ignore_merges=False),
             "unk_token": unknown or (tokens.texts[0] if tokens.types[0] == 2 else None),
             "fuse_unk": True,
             "byte_fallback": _BYTE in tokens.types,
@@ -210,21 +203,6 @@ def _merges_of_scores(tokens: _Tokens, vocab: dict[str, int]) -> list[list[str]]
     return [[left, right] for *_, left, right in found]
 
 
-def _bpe(vocab: dict[str, int], merges: list[list[str]], *, ignore_merges: bool) -> dict[str, Any]:
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": ignore_merges,
-        "vocab": vocab,
-        "merges": merges,
-    }
-
-
 def _merges(lines: list[Any], vocab: dict[str, int], where: str) -> list[list[str]]:
     pairs = []
     for line in lines:
@@ -238,15 +216,7 @@ def _merges(lines: list[Any], vocab: dict[str, int], where: str) -> list[list[st
 def _added(tokens: _Tokens) -> list[dict[str, Any]]:
     """Control and user-defined tokens, matched in text before anything else."""
     return [
-        {
-            "id": number,
-            "content": text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": kind in (_CONTROL, _UNKNOWN),
-        }
+        added_token(number, text, is_special=kind in (_CONTROL, _UNKNOWN))
         for number, (text, kind) in enumerate(zip(tokens.texts, tokens.types, strict=True))
         if kind in (_CONTROL, _USER, _UNKNOWN) and text
     ]

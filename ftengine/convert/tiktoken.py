@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ftengine.convert.tokenizer_json import BYTE_LEVEL, added_token, bpe, split_by
 from ftengine.errors import FormatError, LoadError
 
 RANKS_FILE = "tiktoken.model"
@@ -65,17 +66,11 @@ def tokenizer_of_ranks(data: bytes, settings: Mapping[str, Any]) -> bytes:
     letters = _byte_letters()
     vocab = {_text(token, letters): rank for token, rank in ranks.items()}
     first = len(ranks)
-    added = [
-        _added(number, named.get(number, _Named(release.spare.format(id=number), hidden=True)))
-        for number in range(first, max((first + release.reserved, *(n + 1 for n in named))))
-    ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": release.split},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    added = []
+    for number in range(first, max((first + release.reserved, *(n + 1 for n in named)))):
+        token = named.get(number, _Named(release.spare.format(id=number), hidden=True))
+        added.append(added_token(number, token.text, is_special=token.hidden))
+    byte_level = {**BYTE_LEVEL, "use_regex": False}
     merges = [[_text(left, letters), _text(right, letters)] for left, right in _merges(ranks)]
     value = {
         "version": "1.0",
@@ -85,22 +80,11 @@ def tokenizer_of_ranks(data: bytes, settings: Mapping[str, Any]) -> bytes:
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
-            "pretokenizers": [split, {**byte_level, "use_regex": False}],
+            "pretokenizers": [split_by(release.split), byte_level],
         },
         "post_processor": None,
-        "decoder": {**byte_level, "use_regex": False},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": True,
-            "vocab": vocab,
-            "merges": merges,
-        },
+        "decoder": byte_level,
+        "model": bpe(vocab, merges, ignore_merges=True),
     }
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -197,15 +181,3 @@ def _byte_letters() -> list[str]:
 
 def _text(token: bytes, letters: list[str]) -> str:
     return "".join(letters[byte] for byte in token)
-
-
-def _added(number: int, token: _Named) -> dict[str, Any]:
-    return {
-        "id": number,
-        "content": token.text,
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": token.hidden,
-    }

@@ -42,11 +42,6 @@ class DecodeSteps:
         self._warm: set[StepKey] = set()
         self.eager_because = ""
 
-    @property
-    def num_graphs(self) -> int:
-        """Graphs that exist now."""
-        return len(self._graphs)
-
     def is_eager(self, key: StepKey, may_capture: bool) -> bool:
         """Whether `run` would enqueue the step once more, to run once."""
         return not may_capture or key not in self._warm or bool(self.eager_because)

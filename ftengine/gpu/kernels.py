@@ -65,7 +65,6 @@ class GpuKernels:
     most_queries: of one sequence in the step, to be set before it; bounds a grid.
     """
 
-    name = "gpu"
     state_ops = None
 
     def __init__(self, tools: GpuTools) -> None:

@@ -122,28 +122,32 @@ function installedRow(model, page) {
   const fit = button("Fit", null, "", `How ${name} fits on this machine`);
   const toggle = opener(fit, panel, () => showFit(panel, name));
   fit.addEventListener("click", toggle);
+  return item(
+    [
+      el("h3", {}, name, " ", model.ft?.damaged ? badge("damaged: ft verify --repair", "bad") : null),
+      factsLine(facts),
+    ],
+    [
+      chats ? el("a", { class: "button main", href: `#/chat?model=${encodeURIComponent(name)}`, "aria-label": `Chat with ${name}` }, "Chat") : null,
+      fit,
+      button("Remove", () => remove(model, page), "danger", `Remove ${name}`),
+    ],
+    panel,
+  );
+}
+
+// One model of a list: what it is, what can be done with it, and a panel that opens below.
+function item(said, actions, panel) {
   return el(
     "li",
     { class: "model" },
-    el(
-      "div",
-      { class: "row" },
-      el(
-        "div",
-        { class: "grow" },
-        el("h3", {}, name, " ", model.ft?.damaged ? badge("damaged: ft verify --repair", "bad") : null),
-        el("p", { class: "facts" }, facts.filter(Boolean).join("  ·  ")),
-      ),
-      el(
-        "p",
-        { class: "actions" },
-        chats ? el("a", { class: "button main", href: `#/chat?model=${encodeURIComponent(name)}`, "aria-label": `Chat with ${name}` }, "Chat") : null,
-        fit,
-        button("Remove", () => remove(model, page), "danger", `Remove ${name}`),
-      ),
-    ),
+    el("div", { class: "row" }, el("div", { class: "grow" }, ...said), el("p", { class: "actions" }, ...actions)),
     panel,
   );
+}
+
+function factsLine(facts) {
+  return el("p", { class: "facts" }, facts.filter(Boolean).join("  ·  "));
 }
 
 async function remove(model, page) {
@@ -196,21 +200,13 @@ function offer(entry, names) {
     entry.license,
     entry.format,
   ];
-  return el(
-    "li",
-    { class: "model" },
-    el(
-      "div",
-      { class: "row" },
-      el(
-        "div",
-        { class: "grow" },
-        el("h3", {}, label, " ", names.has(label) ? badge("installed", "good") : null),
-        el("p", {}, entry.summary || ""),
-        el("p", { class: "facts" }, facts.filter(Boolean).join("  ·  ")),
-      ),
-      el("p", { class: "actions" }, cost),
-    ),
+  return item(
+    [
+      el("h3", {}, label, " ", names.has(label) ? badge("installed", "good") : null),
+      el("p", {}, entry.summary || ""),
+      factsLine(facts),
+    ],
+    [cost],
     panel,
   );
 }

@@ -19,6 +19,7 @@ FTMAN = {
     "ftman.memory": 0,
     "ftman.caller": 0,
     "ftman.keys": 1,
+    "ftman.child_answer": 1,
     "ftman.chat": 1,
     "ftman.supervisor.policy": 1,
     "ftman.supervisor.policy_breaker": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -128,6 +129,8 @@ def talk(
                 windows.finish(message["done"])
             if "result" in message or "error" in message:
                 break
+        with contextlib.suppress(BrokenPipeError):  # what a killed one did not read any more
+            process.stdin.close()
     return messages
 
 
