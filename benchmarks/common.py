@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKED_COMMIT = ROOT / "COMMIT"
+"""In an archive that travelled without its repository: the commit it was packed from."""
 
 
 class WorkerProcess:
@@ -72,6 +74,8 @@ def peer_python() -> str:
 
 def commit() -> str:
     """Short hash of the checkout, with "+" when it has changes."""
+    if PACKED_COMMIT.is_file():
+        return PACKED_COMMIT.read_text().strip()
     head = _git("rev-parse", "--short", "HEAD") or "none"
     return head + ("+" if _git("status", "--porcelain") else "")
 
@@ -83,7 +87,10 @@ def report(name: str, ratios: dict[str, float], measured: dict[str, Any]) -> Non
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    except OSError:  # no git here
+        return ""
     return done.stdout.strip()

@@ -3,10 +3,11 @@
     python -m benchmarks.gpu_check --pack gpu_check.tar.gz --targets sm_90   # here, needs no GPU
     tar xzf gpu_check.tar.gz && python3 -m benchmarks.gpu_check --out gpu_check.json   # there
 
-The machine with the GPU needs Python, torch and the driver, no package index, no compiler: the
-native library and the compiled kernels travel along. The result file is written anew after every
-section; sections stand in order of value, and those that would begin after 6.5 minutes are skipped
-by name. The sections are in gpu_sections.py. Not yet run on a GPU.
+The machine with the GPU needs Python 3.12, torch and the driver, no package index, no compiler: the
+native library, the compiled kernels and two small libraries travel along. The result file is
+written anew after every section; sections stand in order of value, and those that would begin after
+6.5 minutes are skipped by name. The sections are in gpu_sections.py and gpu_engine.py. Not yet run
+on a GPU.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT
+from benchmarks.common import PACKED_COMMIT, ROOT, commit
 
 LIMIT_S = 390.0
 MOST_PACK_BYTES = 64 << 20
-_CARRIED = ("ftengine", "ftman", "benchmarks")
+_CARRIED = ("ftengine", "ftman", "benchmarks", "tests/__init__.py", "tests/fakes")
+_LIBRARIES = ("platformdirs", "xxhash")
+_PYTHON, _PLATFORM = "3.12", "manylinux2014_x86_64"
+"""Of the machine with the GPU."""
 _NATIVE = ("libft_native.so", "libft_native.dylib")
 
 Section = Callable[[], Mapping[str, Any]]
@@ -108,6 +112,10 @@ def pack(path: Path, labels: list[str]) -> int:
                 archive.add(ROOT / name, name, filter=_carried)
             archive.add(native, f"ftengine/_native/{native.name}")
             archive.add(compiled, "ftengine/gpu/compiled")
+            for item in _libraries(compiled / "libraries"):
+                archive.add(item, item.name)
+            (compiled / PACKED_COMMIT.name).write_text(commit())
+            archive.add(compiled / PACKED_COMMIT.name, PACKED_COMMIT.name)
     size = path.stat().st_size
     if size > MOST_PACK_BYTES:
         raise SystemExit(
@@ -116,18 +124,17 @@ def pack(path: Path, labels: list[str]) -> int:
     return size
 
 
+def _libraries(folder: Path) -> list[Path]:
+    """What the engine needs beside torch, unpacked, for the machine with the GPU."""
+    target = ("--python-version", _PYTHON, "--platform", _PLATFORM, "--only-binary", ":all:")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *target]
+    subprocess.run([*command, "--target", str(folder), *_LIBRARIES], check=True)
+    return [folder / name for name in _LIBRARIES]
+
+
 def _carried(item: tarfile.TarInfo) -> tarfile.TarInfo | None:
     left_out = ("__pycache__", "/_native", "/gpu/compiled", "benchmarks/results", "benchmarks/data")
     return None if any(part in item.name for part in left_out) else item
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def main() -> int:
@@ -151,7 +158,7 @@ def main() -> int:
         raise SystemExit(error.message) from None
     wanted = options.only.split(",") if options.only else list(check.sections)
     machine = {**check.described, "python": platform.python_version(), "cpu": platform.machine()}
-    content = {"name": "gpu_check", "machine": machine, "commit": _commit(), "sections": {}}
+    content = {"name": "gpu_check", "machine": machine, "commit": commit(), "sections": {}}
     report = Report(options.out, content)
     good = run_sections({name: check.sections[name] for name in wanted}, report, options.limit)
     check.close()

@@ -1,7 +1,8 @@
 """The sections of gpu_check: what runs on the GPU, at the shapes of Qwen3.6-35B's routed experts.
 
 "decode" here is a step's routed experts, all layers, with a random model and a sticky random
-router: attention and the rest are not in it, and the results say so. Not yet run on a GPU.
+router: attention and the rest are not in it, and the results say so; whole engines are in
+gpu_engine.py. Not yet run on a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import ROOT
+from benchmarks.gpu_engine import EngineSections
 from benchmarks.gpu_prefill import prefill
 from benchmarks.gpu_rig import RATES, Rig, Shape, Tools
 from ftengine.device.cuda import open_gpu
@@ -51,6 +53,7 @@ class Check:
     steps: int = _STEPS
     dot: str = "bf16"
     rates: dict[str, float] = field(default_factory=lambda: dict(RATES))
+    engine: EngineSections = field(default_factory=lambda: EngineSections(Path("gpu_model")))
 
     @classmethod
     def open(cls) -> Check:
@@ -84,6 +87,7 @@ class Check:
             "eager_is_graph": self.eager_is_graph,
             "strategies_equal": self.strategies_equal,
             "rates": self.measure_rates,
+            **self.engine.sections,
             _budget_name(first): lambda: self.decode(first),
             **{_budget_name(size): self._decode_at(size) for size in larger},
             "prefill_overlap": self.prefill_overlap,
@@ -93,6 +97,7 @@ class Check:
 
     def close(self) -> None:
         """Give the GPU back."""
+        self.engine.close()
         self.tools.close()
 
     def kernels(self) -> Mapping[str, Any]:

@@ -7,31 +7,14 @@ them. Sizes follow the models' own configs; small tensors that no forecast sees 
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tests.fakes.hub import SparseFile
+from tests.fakes.random_checkpoint import Row, nvfp4_rows
 
 SHARD_BYTES = 5 * 10**9
-_ITEM_BITS = {"BF16": 16, "F32": 32, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E8M0": 8, "I64": 64}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One tensor of the shape table."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in the file."""
-        return math.prod(self.shape) * _ITEM_BITS[self.dtype] // 8
-
 
 GLM_CONFIG: Mapping[str, Any] = {
     "architectures": ["GlmMoeDsaForCausalLM"],
@@ -93,12 +76,8 @@ def glm_nvfp4(config: Mapping[str, Any] = GLM_CONFIG, drafting: int = 1) -> Iter
         yield from _mlp(f"{base}.mlp.shared_experts", hidden, inter)
         for expert in range(c["n_routed_experts"]):
             for part, rows, cols in _parts(hidden, inter, ("gate_proj", "up_proj", "down_proj")):
-                name = f"{base}.mlp.experts.{expert}.{part}"
-                yield Row(f"{name}.weight", "U8", (rows, cols // 2))
-                yield Row(f"{name}.weight_scale", "F8_E4M3", (rows, cols // 16))
-                yield Row(f"{name}.weight_scale_2", "F32", ())
-                yield Row(f"{name}.input_scale", "F32", ())
-    yield Row("model.norm.weight", "BF16", (hidden,))
+                yield from nvfp4_rows(f"{base}.mlp.experts.{expert}.{part}", rows, cols)
+    yield Row("model.norm.weight", "BF16", (hidden,), mean=1)
     yield Row("lm_head.weight", "BF16", (c["vocab_size"], hidden))
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 
 import httpx
-import pytest
 
 from ftman.config import Paths
 from tests.e2e.faults import invariants
@@ -36,12 +34,6 @@ PATH = "/x/wide.gguf"
 PLAN_BYTES = (4 << 20) + 1
 """Read on their own, before anything is fetched to stay."""
 SLOW = fake(FakeScript(tokens=ids_of("hello world ") * 30, token_s=0.003))
-
-
-@pytest.fixture
-def hub() -> Iterator[BadHub]:
-    with BadHub() as served:
-        yield served
 
 
 @runs
@@ -89,15 +81,21 @@ def test_removal_in_a_pull_and_in_an_answer_harms_neither(
     url = hub.add(PATH, data, f"slow:{3 * len(data)}")
     paths = Paths(rig.home, rig.home / "models")
     install(paths, Tiny("other:latest", seed=1))
+    too_late = 0
     with rig.manager(SLOW) as manager:
         for _ in range(num_points):
             install(paths)
             codes, answer = disturbed(rig, manager.url, url, rig.rng.uniform(0, 0.9))
             invariants.ended_once(answer)
             assert answer.complete, answer.lines[-1]
-            assert codes == [404, 200, 200]
-            assert set(rig.check_store()) == {"other/latest", "wide/latest"}
-            assert delete(manager.url, "wide") == 200
+            # A busy machine may read the line that says "in the middle" after the pull's end.
+            was_there = codes[0] == 200
+            too_late += was_there
+            assert codes == [200 if was_there else 404, 200, 200]
+            kept = {"other/latest"} if was_there else {"other/latest", "wide/latest"}
+            assert set(rig.check_store()) == kept
+            assert delete(manager.url, "wide") == (404 if was_there else 200)
+    assert too_late <= num_points // 5
 
 
 def pull_twice(rig: Rig, url: str, source: str, late: float) -> None:
