@@ -1,29 +1,35 @@
 """What of agents' edited conversations is computed again, and what a turn costs beside no reuse.
 
-`python -m benchmarks.cache_reuse MODEL.gguf [--scale 0.1] [--peer]`. Counts come from tiny random
-models (full attention; three Gated DeltaNet layers to one of attention) at default settings: new =
-tokens of a prompt that no text seen before begins with, recomputed_over_new = computed / new, the
-worst of W1 to W4. Times come from MODEL.gguf on W4: every turn with the prefix cache on and off, in
-turn; worst_ttft_over_no_reuse is the worst turn's ratio, the first turn included. last_over_first =
-tokens per second of the last turn's reply over the first's. --peer: the same turns by llama.cpp
-with its own prompt cache, one run.
+`python -m benchmarks.cache_reuse MODEL.gguf [--scale 1] [--count-scale 1] [--peer]`. Counts come
+from tiny random models (full attention; three Gated DeltaNet layers to one of attention) at default
+settings: new = tokens of a prompt that no text seen before begins with, recomputed_over_new =
+computed / new, the worst of W1 to W4. Times come from MODEL.gguf on W4: every turn with the prefix
+cache on and off, in turn; worst_ttft_over_no_reuse is the worst turn's ratio, the first turn
+included. last_over_first = tokens per second of the last turn's reply over the first's. --peer: the
+same turns by llama.cpp with its own prompt cache, one run; last_over_first_decode_llamacpp is what
+the same texts do to it.
+
+At scale 1 all of it takes more than ten minutes. --part does one part, --turns so many further
+turns; with --notes FILE what was found before counts too:
+`--part counts --notes N`, `--part timed --turns 7 --notes N`, `--part timed --notes N`,
+`--part peer --notes N`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.common import WorkerProcess, peer_python, report
-from benchmarks.workloads import Conversation, workload
-from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
+from benchmarks.cache_reuse_times import TimedTurn, ask_peer, run_turns, timed
+from benchmarks.common import report
+from benchmarks.workloads import workload
+from ftengine.config import EngineConfig, MemoryConfig
 from ftengine.convert.local import convert_folder
-from ftengine.protocol import Event, FinishEvent, GenerateRequest, Sampling, TokenEvent
 from ftengine.runtime.engine import Engine
 from tests.fakes.tiny_hybrids import build_hybrid
 from tests.fakes.tiny_models import TinySizes, build_tiny
@@ -34,18 +40,29 @@ TINY_CONTEXT = 32_768
 TINY_VOCAB = (3, 300)
 STATES = 16
 """Checkpoints of the hybrid: what the default budget gives Qwen3.6-35B-A3B, with 66 MB a state."""
-REAL_CONTEXT = 2048
-REAL_VOCAB = (1000, 40_000)
+ALL_TURNS = 1000
 
 
 @dataclass
-class Turn:
-    """What one turn cost. Units: seconds; tokens of the prompt that were computed."""
+class Notes:
+    """What was found so far. counts: by kind of cache and of work, (computed, new) tokens."""
 
-    first_s: float
-    decode_s: float
-    computed: int
-    tokens: list[int]
+    counts: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    turns: list[TimedTurn] = field(default_factory=list)
+
+    @staticmethod
+    def read(path: Path | None) -> Notes:
+        """Those of before; none where there is no file yet."""
+        if path is None or not path.exists():
+            return Notes()
+        plain = json.loads(path.read_text("utf-8"))
+        return Notes(plain["counts"], [TimedTurn.of(item) for item in plain["turns"]])
+
+    def write(self, path: Path | None) -> None:
+        """For a later run."""
+        if path is not None:
+            plain = {"counts": self.counts, "turns": [item.plain() for item in self.turns]}
+            path.write_text(json.dumps(plain), "utf-8")
 
 
 class Seen:
@@ -73,42 +90,6 @@ class Seen:
                 self._count += 1
                 self._next[node, token] = self._count
             node = self._next[node, token]
-
-
-def sampling(engine: Engine) -> Sampling:
-    """Nothing ends a reply early. Not greedy: random models repeat one token, and then the end of
-    what was cut looks like what follows it."""
-    ends = sorted(engine.scheduler.eos_ids | {0, 1, 2})
-    bias = tuple((idx, -100.0) for idx in ends)
-    return Sampling(temperature=1.0, seed=11, logit_bias=bias)
-
-
-def run_turns(engine: Engine, asked: Sequence[tuple[list[int], list[int], int]]) -> list[Turn]:
-    """Prompts that arrive together, to their ends."""
-    events: list[list[tuple[float, Event]]] = [[] for _ in asked]
-    started = time.perf_counter()
-    for number, (ids, anchors, count) in enumerate(asked):
-        request = GenerateRequest(
-            f"t{number}", tuple(ids), sampling(engine), count, anchors=tuple(anchors)
-        )
-        engine.submit(request, _recorder(events[number]))
-    results = engine.generate_sync([])
-    assert not results
-    return [_turn(items, started) for items in events]
-
-
-def _recorder(into: list[tuple[float, Event]]) -> Callable[[Event], None]:
-    return lambda event: into.append((time.perf_counter(), event))
-
-
-def _turn(items: list[tuple[float, Event]], started: float) -> Turn:
-    at_s = [when for when, event in items if isinstance(event, TokenEvent)]
-    tokens = [t for _, event in items if isinstance(event, TokenEvent) for t in event.token_ids]
-    finish = items[-1][1]
-    if not isinstance(finish, FinishEvent):
-        raise RuntimeError(f"a turn failed: {finish}")
-    computed = finish.prompt_tokens - finish.cached_tokens
-    return Turn(at_s[0] - started, at_s[-1] - at_s[0], computed, tokens)
 
 
 def count(engine: Engine, kind: str, scale: float) -> tuple[int, int]:
@@ -146,6 +127,7 @@ def counts(folder: Path, scale: float) -> dict[str, dict[str, list[int]]]:
         for kind in KINDS:
             engine = counting_engine(ftw, name == "hybrid")
             found[name][kind] = list(count(engine, kind, scale))
+            engine.close()
             print(f"{name:7} {kind}  computed, new: {found[name][kind]}", flush=True)
     return found
 
@@ -165,42 +147,38 @@ def counting_engine(ftw: Path, hybrid: bool) -> Engine:
     return engine
 
 
-def timed(
-    gguf: Path, folder: Path, scale: float, threads: int
-) -> list[tuple[Turn, Turn, list[int]]]:
-    """W4 with reuse and without, turn by turn. Each: (with, without, prompt)."""
-    convert_folder(gguf, folder / "real")
-    engines = []
-    for on in (True, False):
-        compute = ComputeConfig(threads=threads)
-        engine = Engine(
-            EngineConfig(folder / "real", REAL_CONTEXT, prefix_cache=on, compute=compute)
-        )
-        engine.load()
-        run_turns(engine, [([5, 6, 7], [], 8)])
-        engines.append(engine)
-    agent: Conversation = workload("W4", scale, REAL_VOCAB)[0]
-    found = []
-    while not agent.is_over:
-        asked = agent.prompt()
-        with_cache, without = (run_turns(engine, [asked])[0] for engine in engines)
-        found.append((with_cache, without, asked[0]))
-        print(
-            f"turn {agent.turn}: prompt {len(asked[0])}, computed {with_cache.computed}, "
-            f"first token {with_cache.first_s:.3f} s, without reuse {without.first_s:.3f} s",
-            flush=True,
-        )
-        agent.reply(with_cache.tokens)
-    return found
+def ratios_of(notes: Notes) -> dict[str, float]:
+    """Of all that was found."""
+    found = {
+        f"recomputed_over_new_{cache}": max(done / new for done, new in kinds.values())
+        for cache, kinds in notes.counts.items()
+    }
+    turns = notes.turns
+    if turns:
+        over = [turn.ours.first_s / turn.without_s for turn in turns]
+        found["worst_ttft_over_no_reuse"] = max(over)
+        found["median_ttft_over_no_reuse"] = statistics.median(over)
+        found["last_over_first_decode"] = turns[-1].rate / turns[0].rate
+    if turns and all(turn.theirs_s for turn in turns):
+        found["worst_ttft_over_llamacpp"] = max(turn.ours.first_s / turn.theirs_s for turn in turns)
+        theirs = [len(turn.ours.tokens) / turn.theirs_decode_s for turn in turns]
+        found["last_over_first_decode_llamacpp"] = theirs[-1] / theirs[0]
+    return {key: round(value, 4) for key, value in found.items()}
 
 
-def peer_turns(gguf: Path, turns: list[tuple[Turn, Turn, list[int]]], threads: int) -> list[float]:
-    """Seconds to the first token by llama.cpp, whose own prompt cache keeps the last text."""
-    worker = WorkerProcess(peer_python(), "worker_llama.py")
-    worker.ask(load=str(gguf), threads=threads, context=REAL_CONTEXT)
-    found = [worker.ask(turn=prompt, reply=ours.tokens)["seconds"] for ours, _, prompt in turns]
-    worker.close()
-    return [float(item) for item in found]
+def measured_of(notes: Notes) -> dict[str, object]:
+    """Of all that was found. Units: as the names say."""
+    turns = notes.turns
+    return {
+        "computed_and_new": notes.counts,
+        "prompt_tokens": [len(turn.prompt) for turn in turns],
+        "computed_tokens": [turn.ours.computed for turn in turns],
+        "first_token_s": [round(turn.ours.first_s, 4) for turn in turns],
+        "without_reuse_s": [round(turn.without_s, 4) for turn in turns],
+        "llamacpp_s": [round(turn.theirs_s, 4) for turn in turns if turn.theirs_s],
+        "tokens_per_s": [round(turn.rate, 1) for turn in turns],
+        "turns_with_other_tokens": sum(not turn.same for turn in turns),
+    }
 
 
 def main() -> None:
@@ -211,33 +189,23 @@ def main() -> None:
     parser.add_argument("--count-scale", type=float, default=0.25, help="sizes where tokens count")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--peer", action="store_true", help="also llama.cpp (FT_PEER_PYTHON)")
+    parser.add_argument("--part", choices=("counts", "timed", "peer"), help="only this")
+    parser.add_argument("--turns", type=int, default=ALL_TURNS, help="at most so many more")
+    parser.add_argument("--notes", type=Path, help="file of what was found and is still to count")
     given = parser.parse_args()
+    notes = Notes.read(given.notes)
+    parts = (given.part,) if given.part else ("counts", "timed", *(["peer"] if given.peer else []))
     with tempfile.TemporaryDirectory() as name:
-        counted = counts(Path(name), given.count_scale)
-        turns = timed(given.gguf, Path(name), given.scale, given.threads)
-    ratios = {
-        f"recomputed_over_new_{cache}": max(done / new for done, new in kinds.values())
-        for cache, kinds in counted.items()
-    }
-    rates = [len(on.tokens) / on.decode_s for on, _, _ in turns]
-    ratios["worst_ttft_over_no_reuse"] = max(on.first_s / off.first_s for on, off, _ in turns)
-    ratios["median_ttft_over_no_reuse"] = statistics.median(
-        on.first_s / off.first_s for on, off, _ in turns
-    )
-    ratios["last_over_first_decode"] = rates[-1] / rates[0]
-    measured: dict[str, object] = {
-        "computed_and_new": counted,
-        "first_token_s": [round(on.first_s, 4) for on, _, _ in turns],
-        "without_reuse_s": [round(off.first_s, 4) for _, off, _ in turns],
-        "turns_with_other_tokens": sum(on.tokens != off.tokens for on, off, _ in turns),
-    }
-    if given.peer:
-        theirs = peer_turns(given.gguf, turns, given.threads)
-        measured["llamacpp_s"] = [round(item, 4) for item in theirs]
-        ratios["worst_ttft_over_llamacpp"] = max(
-            on.first_s / other for (on, _, _), other in zip(turns, theirs, strict=True)
-        )
-    report("cache_reuse", {key: round(value, 4) for key, value in ratios.items()}, measured)
+        if "counts" in parts:
+            notes.counts = counts(Path(name), given.count_scale)
+        if "timed" in parts:
+            ftw = Path(name) / "real"
+            convert_folder(given.gguf, ftw)
+            notes.turns += timed(ftw, given.scale, given.threads, notes.turns, given.turns)
+    if "peer" in parts:
+        ask_peer(given.gguf, notes.turns, given.threads)
+    notes.write(given.notes)
+    report("cache_reuse", ratios_of(notes), measured_of(notes))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """GLM-5.2's layers at their real sizes, few of them and random, the whole way to a tool call.
 
-`nice python -m benchmarks.glm_end_to_end --work DIR`: a checkpoint in NVFP4 is written, planned,
-pulled, converted, calibrated, loaded with `FT_DEVICE=emulated` and the strategy split, and asked
-for a forced tool call and for an answer after it. What the disk and the memory of every process
-reach is held against the plan that `ft pull` prints; a figure above it is an error. Linux only:
-figures come from /proc. Nothing is timed. With one layer of experts: 14 GB of disk, 9 GB of memory.
+`nice python -m benchmarks.glm_end_to_end --work DIR`: a checkpoint in NVFP4 is written and served
+by a hub of this machine; `ft pull` plans, fetches and converts it; it is calibrated, loaded with
+`FT_DEVICE=emulated` and the strategy split, and asked for a forced tool call and for an answer
+after it. What the disk and the memory of every process reach is held against the plan that
+`ft pull` prints; a figure above it is an error. Linux only: figures come from /proc. Nothing is
+timed. With two layers, one of experts: 14 GB of disk, 9 GB of memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,15 +26,16 @@ from typing import Any
 import httpx
 
 from benchmarks.common import report
-from ftman.cli.pull_plan import plan_text
-from tests.e2e.processes import REAL, ManagerProcess, manager_process
+from tests.e2e.processes import REAL, ROOT, ManagerProcess, manager_process
 from tests.fakes.glm_shaped import build_shaped
+from tests.fakes.hub import BadHub
 
 SAMPLE_S = 0.05
 SLOTS = 48
 CONTEXT, PARALLEL = 8192, 4
 """Together what the plan reckons with: 32768 tokens."""
-MODEL = "glm-shaped"
+REPO = "org/glm-shaped"
+MODEL = f"hf.co/{REPO}"
 CITIES = ("Oslo", "Quito")
 TOOL = {
     "type": "function",
@@ -160,14 +165,17 @@ def chat(client: httpx.Client) -> dict[str, Any]:
     return {"call": arguments, "call_tokens": forced["tokens"], "answer_tokens": after["tokens"]}
 
 
-def pull(client: httpx.Client, manager: ManagerProcess, folder: Path) -> dict[str, Any]:
-    """Plan, pull, convert; the disk against the plan."""
-    name = folder.as_uri()
-    plan = client.post("/api/ft/plan", json={"model": name}).raise_for_status().json()
-    print(plan_text(plan), flush=True)
+def pull(client: httpx.Client, manager: ManagerProcess) -> dict[str, Any]:
+    """`ft pull`, which prints its plan, fetches and converts; the disk against the plan."""
+    plan = client.post("/api/ft/plan", json={"model": MODEL}).raise_for_status().json()
     before = _disk_bytes(manager.home)
+    env = os.environ | {
+        "FT_HOME": str(manager.home),
+        "FT_HOST": manager.url.partition("://")[2],
+        "PYTHONPATH": str(ROOT),
+    }
     with watched(manager.home, manager.process.pid) as peaks:
-        follow(client, "/api/pull", {"model": name})
+        subprocess.run([sys.executable, "-m", "ftman", "pull", MODEL], env=env, check=True)
     peak = peaks.disk - before
     assert peak <= plan["need_disk_bytes"], f"disk: {peak} of {plan['need_disk_bytes']} planned"
     return {
@@ -204,9 +212,9 @@ def run(client: httpx.Client, manager: ManagerProcess, planned_ram: int) -> dict
     }
 
 
-def end_to_end(work: Path, moe_layers: int, vocab_size: int) -> dict[str, Any]:
+def end_to_end(work: Path, layers: int, vocab_size: int) -> dict[str, Any]:
     """The whole way in `work`, which is empty before and after."""
-    folder = build_shaped(work / MODEL, moe_layers, vocab_size)
+    folder = build_shaped(work / "release", layers - 1, vocab_size)
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"checkpoint: {size / 1e9:.1f} GB in {folder}", flush=True)
     settings = {
@@ -218,10 +226,12 @@ def end_to_end(work: Path, moe_layers: int, vocab_size: int) -> dict[str, Any]:
         "FT_LOAD_TIMEOUT_S": "900",
     }
     with (
-        manager_process(work / "home", REAL, **settings) as manager,
+        BadHub() as hub,
+        manager_process(work / "home", REAL, HF_ENDPOINT=hub.url, **settings) as manager,
         httpx.Client(base_url=manager.url, timeout=1800, trust_env=False) as client,
     ):
-        pulled = pull(client, manager, folder)
+        hub.add_folder(REPO, folder)
+        pulled = pull(client, manager)
         shutil.rmtree(folder)  # so that the disk holds it and its conversion at once only here
         ran = run(client, manager, pulled["ram_plan"])
     return {"checkpoint_bytes": size, "pull": pulled, "run": ran}
@@ -231,15 +241,19 @@ def main() -> None:
     """Measure, check and print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True, help="an empty or new folder")
-    parser.add_argument("--moe-layers", type=int, default=1)
+    parser.add_argument(
+        "--layers", type=int, default=2, help="one is dense, the others have experts"
+    )
     parser.add_argument("--vocab-size", type=int, default=16384, help="154880 in the release")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     if any(given.work.iterdir()):
         parser.error(f"{given.work} is not empty")
-    sizes = {"moe_layers": given.moe_layers, "vocab_size": given.vocab_size}
+    if given.layers < 2:
+        parser.error(f"--layers {given.layers}: one is dense, so 2 is the least")
+    sizes = {"layers": given.layers, "vocab_size": given.vocab_size}
     try:
-        measured = end_to_end(given.work.resolve(), given.moe_layers, given.vocab_size)
+        measured = end_to_end(given.work.resolve(), given.layers, given.vocab_size)
     finally:
         shutil.rmtree(given.work)
     report("glm_end_to_end", {}, {**sizes, **measured})

@@ -20,10 +20,12 @@ import torch
 
 from benchmarks.common import ROOT
 from benchmarks.gpu_engine import EngineSections
+from benchmarks.gpu_latents import LatentShape, latents
 from benchmarks.gpu_prefill import prefill
 from benchmarks.gpu_rig import RATES, Rig, Shape, Tools
 from ftengine.device.cuda import open_gpu
 from ftengine.errors import EngineError
+from ftengine.gpu.tools import GpuTools
 
 REAL = Shape(layers=40, experts=256, places=8, hidden=2048, inter=512)
 FORMATS = ("bf16", "mxfp4", "nvfp4", "fp8_block", "q8_0")
@@ -52,6 +54,7 @@ class Check:
     budgets_bytes: tuple[int, ...] = (8 * 10**9, 24 * 10**9, 32 * 10**9)
     steps: int = _STEPS
     dot: str = "bf16"
+    latent_shape: LatentShape = field(default_factory=LatentShape)
     rates: dict[str, float] = field(default_factory=lambda: dict(RATES))
     engine: EngineSections = field(default_factory=lambda: EngineSections(Path("gpu_model")))
 
@@ -91,6 +94,7 @@ class Check:
             _budget_name(first): lambda: self.decode(first),
             **{_budget_name(size): self._decode_at(size) for size in larger},
             "prefill_overlap": self.prefill_overlap,
+            "latents": self.latents,
             "resizes": self.resizes,
             "kills": self.kills,
         }
@@ -165,6 +169,11 @@ class Check:
         """Chunks of a prompt, whole layers through two buffers, against link and compute alone."""
         shape, tokens = self.shape.only(4), 64 * self.shape.places
         return prefill(self.tools, shape, self.decode_format, tokens, self.dot)
+
+    def latents(self) -> Mapping[str, Any]:
+        """Latent attention of all keys and of chosen ones, against the reference."""
+        tools = GpuTools(self.tools.device, self.tools.launcher, self.tools.kernels, self.dot)
+        return latents(tools, self.latent_shape, self.steps)
 
     def resizes(self) -> Mapping[str, Any]:
         """The pool made anew three times between steps; memory and results as before."""

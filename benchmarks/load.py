@@ -1,95 +1,111 @@
-"""What hashing costs at load: the same model loaded with and without its checksums, interleaved.
+"""Seconds and memory of a load, ours against llama.cpp with its repacking, and what hashing adds.
 
-    python -m benchmarks.load MODEL.gguf | FTW_FOLDER
+    python -m benchmarks.load MODEL.gguf ...
 
-A dense GGUF is upcycled to 10 experts first, about 500 MB for SmolLM2-135M Q4_1. Only sizes are
-checked in the unhashed load; nothing else differs.
+Every sample is a process of its own, in turns; its files were read just before, so that they are in
+the page cache; imports are not counted. Memory is what is resident after a prompt of 64 tokens, mapped files included, the
+interpreter and its libraries too. In the unhashed load only sizes are checked.
 """
 
 from __future__ import annotations
 
-import argparse
+import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
-from benchmarks.common import ROOT, interleave, report
-from ftengine.config import EngineConfig
-from ftengine.loader.ftw import FtwModel
-from ftengine.runtime import assemble
-from ftengine.runtime.engine import Engine
+from benchmarks.common import WorkerProcess, peer_python, report
+from benchmarks.side_by_side import Asked, converted, parse
 from ftman import files
 
 CONTEXT_TOKENS = 512
+PROMPT_TOKENS = 64
+Sample = dict[str, float]
 
 
-class _Unhashed(FtwModel):
-    """The same folder, opened by its sizes alone."""
-
-    @classmethod
-    def open(cls, path: Path | str, check: str = "sizes") -> FtwModel:
-        del check
-        return FtwModel.open(path)
-
-
-def load_s(folder: Path) -> float:
-    """Seconds of one load."""
-    engine = Engine(EngineConfig(folder, CONTEXT_TOKENS))
+def load_once(start: Callable[[], WorkerProcess], asked: Asked, **how: Any) -> Sample:
+    """One load. Units: load_s of the load alone, start_s with the process's start; bytes."""
     started = time.perf_counter()
-    engine.load()
-    return time.perf_counter() - started
+    worker = start()
+    try:
+        size = {"threads": asked.threads, "context": CONTEXT_TOKENS}
+        ready = worker.ask(**how, **size)
+        start_s = time.perf_counter() - started
+        given = random.Random(1)
+        worker.ask(prefill=[given.randrange(100, ready["vocab"]) for _ in range(PROMPT_TOKENS)])
+        resident = worker.ask(resident=True)
+    finally:
+        worker.close()
+    return {"load_s": ready["seconds"], "start_s": start_s, **resident}
 
 
-def unhashed_load_s(folder: Path) -> float:
-    """Seconds of one load that takes the bytes as they come."""
-    with mock.patch.object(assemble, "FtwModel", _Unhashed):
-        return load_s(folder)
+def our_worker() -> WorkerProcess:
+    """An engine of ours, not loaded yet."""
+    return WorkerProcess(sys.executable, "worker_ours.py")
 
 
-@contextmanager
-def folder_of(given: Path, experts: int) -> Iterator[Path]:
-    """The FTW folder itself, or one made of a GGUF for the time being."""
-    if given.is_dir():
-        yield given
-        return
-    with tempfile.TemporaryDirectory() as scratch:
-        target = Path(scratch) / "ftw"
-        recipe = ("--derive", f"upcycle:{experts}:2") if experts else ()
-        command = [sys.executable, "-m", "ftengine.convert", "local", str(given), str(target)]
-        subprocess.run([*command, *recipe], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        yield target
+def peer_worker() -> WorkerProcess:
+    """llama.cpp, not loaded yet."""
+    return WorkerProcess(peer_python(), "worker_llama.py")
+
+
+def ratios_of(stem: str, samples: dict[str, list[Sample]]) -> dict[str, float]:
+    """load: theirs / ours in seconds; memory: ours / theirs; hashing: hashed / unhashed."""
+
+    def over(first: str, second: str, key: str) -> float:
+        pairs = zip(samples[first], samples[second], strict=True)
+        return round(statistics.median(a[key] / b[key] for a, b in pairs), 3)
+
+    return {
+        f"load_{stem}": over("peer", "ours", "load_s"),
+        f"memory_{stem}": over("ours", "peer", "all"),
+        f"hashing_{stem}": over("ours", "unhashed", "load_s"),
+    }
+
+
+def compare(asked: Asked, gguf: Path, ratios: dict[str, float]) -> dict[str, Any]:
+    """Add this model's ratios; the medians of what was measured."""
+    with converted(gguf, asked.keep) as ftw:
+        ours: dict[str, Any] = {"load": str(ftw), "compute": asked.compute}
+        kinds: dict[str, tuple[list[Path], Callable[[], Sample]]] = {
+            "peer": ([gguf], lambda: load_once(peer_worker, asked, load=str(gguf.absolute()))),
+            "ours": ([*ftw.iterdir()], lambda: load_once(our_worker, asked, **ours)),
+            "unhashed": ([], lambda: load_once(our_worker, asked, **ours, hashed=False)),
+        }
+        samples: dict[str, list[Sample]] = {name: [] for name in kinds}
+        for _ in range(asked.rounds):
+            for name, (read, sample) in kinds.items():
+                _warm(read)
+                samples[name].append(sample())
+        size = files.tree_bytes(ftw)
+    ratios.update(ratios_of(gguf.stem, samples))
+    return {"bytes": size, **{name: _medians(found) for name, found in samples.items()}}
+
+
+def _warm(paths: list[Path]) -> None:
+    """Have files in the page cache."""
+    chunk = bytearray(16 << 20)
+    for path in paths:
+        with path.open("rb", buffering=0) as reader:
+            while reader.readinto(chunk):
+                pass
+
+
+def _medians(samples: list[Sample]) -> dict[str, float]:
+    found = {key: statistics.median(one[key] for one in samples) for key in samples[0]}
+    seconds = {key: round(value, 3) for key, value in found.items() if key.endswith("_s")}
+    return seconds | {f"{key}_mb": round(v / 1e6) for key, v in found.items() if key not in seconds}
 
 
 def main() -> None:
-    """Measure and print one JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, metavar="MODEL.gguf | FTW_FOLDER")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--experts", type=int, default=10, help="0: as the model is")
-    options = parser.parse_args()
-    with folder_of(options.model, options.experts) as folder:
-        size = files.tree_bytes(folder)
-        unhashed_load_s(folder)
-        samples = interleave(
-            options.rounds,
-            hashed=lambda: load_s(folder),
-            unhashed=lambda: unhashed_load_s(folder),
-        )
-    pairs = zip(samples["hashed"], samples["unhashed"], strict=True)
-    ratio = statistics.median(hashed / unhashed for hashed, unhashed in pairs)
-    seconds = {name: round(statistics.median(found), 3) for name, found in samples.items()}
-    best = {name: round(min(found), 3) for name, found in samples.items()}
-    report(
-        "load",
-        {"hashed_over_unhashed": round(ratio, 3)},
-        {"bytes": size, "median_s": seconds, "best_s": best, "rounds": options.rounds},
-    )
+    """Measure every model and print one JSON line."""
+    asked = parse(__doc__ or "")
+    ratios: dict[str, float] = {}
+    told = {gguf.stem: compare(asked, gguf, ratios) for gguf in asked.models}
+    report("load", ratios, {"threads": asked.threads, "rounds": asked.rounds, **told})
 
 
 if __name__ == "__main__":

@@ -75,7 +75,12 @@ def perplexity(logits: torch.Tensor, ids: list[int]) -> float:
 
 
 def ask_ours(
-    ftw: Path, compute: str, text: list[int], prompts: list[list[int]], kv_format: str = "auto"
+    ftw: Path,
+    compute: str,
+    text: list[int],
+    prompts: list[list[int]],
+    kv_format: str = "auto",
+    activations: str = "auto",
 ) -> Answers:
     """Logits, perplexity and greedy answers of our engine."""
     engine = Engine(
@@ -83,7 +88,7 @@ def ask_ours(
             ftw,
             2048,
             num_parallel=4,
-            compute=ComputeConfig(compute=compute),
+            compute=ComputeConfig(compute=compute, activations=activations),
             memory=MemoryConfig(kv_format=kv_format),
         )
     )
@@ -159,6 +164,12 @@ def measure(gguf: Path) -> dict[str, dict]:  # type: ignore[type-arg]
             "default dense / float32 dense": compare(default, exact, prompts, judge),
             "default moe / float32 dense": compare(
                 ask_ours(moe, "bfloat16", text, prompts), exact, prompts, judge
+            ),
+            "int8 activations dense / default dense": compare(
+                ask_ours(dense, "bfloat16", text, prompts, activations="int8"),
+                default,
+                prompts,
+                judge,
             ),
             "q8_0 KV, else float32 dense / float32 dense": compare(
                 ask_ours(dense, "float32", text, prompts, "q8_0"), exact, prompts, judge

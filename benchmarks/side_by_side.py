@@ -1,4 +1,4 @@
-"""Ours and llama.cpp on one GGUF in one run: the set-up that decode.py and prefill.py share."""
+"""Ours and llama.cpp on one GGUF in one run: what decode, prefill, streams and load share."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ NEAR_NS = 110.0
 
 @dataclass(frozen=True)
 class Asked:
-    """The command line."""
+    """The command line. keep: where converted models stay between runs, None = nowhere."""
 
     models: tuple[Path, ...]
     rounds: int
     threads: int
     compute: str
+    keep: Path | None = None
+    activations: str = "auto"
 
 
 @dataclass
@@ -74,31 +76,47 @@ def parse(description: str) -> Asked:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--compute", default="bfloat16")
+    parser.add_argument("--keep", type=Path, help="folder in which converted models stay")
+    parser.add_argument("--activations", default="auto", help="of ours: auto or int8")
     given = parser.parse_args()
-    return Asked(tuple(given.gguf), given.rounds, given.threads, given.compute)
+    asked = (tuple(given.gguf), given.rounds, given.threads, given.compute, given.keep)
+    return Asked(*asked, given.activations)
 
 
 @contextmanager
-def open_pair(asked: Asked, gguf: Path) -> Iterator[Pair]:
+def converted(gguf: Path, keep: Path | None) -> Iterator[Path]:
+    """The FTW of a GGUF: made for the time being, or once where it is to stay."""
+    with tempfile.TemporaryDirectory() as folder:
+        ftw = Path(folder) / "ftw" if keep is None else keep / gguf.stem
+        if not ftw.exists():
+            command = [sys.executable, "-m", "ftengine.convert", "local", str(gguf), str(ftw)]
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        yield ftw
+
+
+@contextmanager
+def open_pair(
+    asked: Asked, gguf: Path, context: int = CONTEXT, parallel: int = 1
+) -> Iterator[Pair]:
     """Convert the GGUF, start both engines, and end them afterwards.
 
     K-quants meet llama.cpp twice, with and without its repacking: neither is faster everywhere.
+    parallel: sequences of ours that run at once, each of `context` tokens.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        ftw = Path(folder) / "ftw"
-        command = [sys.executable, "-m", "ftengine.convert", "local", str(gguf), str(ftw)]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    with converted(gguf, asked.keep) as ftw:
         token_bytes, formats = _weights(ftw)
         both = any(name.endswith("_k") for name in formats)
         settings = {"peer": True, "peer_plain": False} if both else {"peer": True}
         peers = {name: WorkerProcess(peer_python(), "worker_llama.py") for name in settings}
         ours = WorkerProcess(sys.executable, "worker_ours.py")
         try:
-            size = {"threads": asked.threads, "context": CONTEXT}
+            size = {"threads": asked.threads, "context": context}
             for name, peer in peers.items():
                 ready = peer.ask(load=str(gguf.absolute()), repack=settings[name], **size)
                 print(name, ready, file=sys.stderr)
-            print("ours", ours.ask(load=str(ftw), compute=asked.compute, **size), file=sys.stderr)
+            compute = {"compute": asked.compute, "activations": asked.activations}
+            told = ours.ask(load=str(ftw), parallel=parallel, **compute, **size)
+            print("ours", told, file=sys.stderr)
             yield Pair(ours, peers, asked, ready["vocab"], token_bytes)
         finally:
             for worker in (ours, *peers.values()):

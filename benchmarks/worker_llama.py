@@ -2,7 +2,8 @@
 
 Requests on stdin: {"load": path, "threads": n, "context": n, "repack": true}, {"decode": n,
 "prompt": ids}, {"forced": ids, "prompt": ids}, {"prefill": ids}, {"turn": ids, "reply": ids},
-{"exit": true}. Answers on stdout: {"ready": ...} or {"seconds": ...}.
+{"open": prompts, "room": n} and then {"together": ids of each stream}, {"resident": true},
+{"exit": true}. Answers on stdout: {"ready": ..., "seconds": of the load}, or {"seconds": ...}.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 import llama_cpp
 import numpy as np
+
+from benchmarks.resident import resident_bytes
 
 
 class Worker:
@@ -32,6 +36,7 @@ class Worker:
             verbose=False,
             logits_all=False,
         )
+        self.streams: Streams | None = None
 
     def prefill(self, ids: list[int]) -> float:
         """Seconds to evaluate a prompt from an empty cache, last logits included."""
@@ -75,6 +80,57 @@ class Worker:
         return time.perf_counter() - started
 
 
+class Streams:
+    """Sequences that are decoded together: a context of their own over the loaded model.
+
+    Each has its own part of the cache, as llama.cpp advises where texts share no beginning.
+    """
+
+    def __init__(self, model: llama_cpp.Llama, prompts: list[list[int]], room: int):
+        parameters = model.context_params
+        parameters.n_seq_max = len(prompts)
+        parameters.n_ctx = len(prompts) * -(-(max(map(len, prompts)) + room) // 256) * 256
+        parameters.kv_unified = False
+        self._context = llama_cpp.llama_init_from_model(model._model.model, parameters)
+        if self._context is None:
+            raise RuntimeError(f"llama.cpp makes no context for {len(prompts)} streams")
+        self._batch = llama_cpp.llama_batch_init(512, 0, 1)
+        self._lengths = [len(prompt) for prompt in prompts]
+        for number, prompt in enumerate(prompts):
+            for start in range(0, len(prompt), 512):
+                piece = prompt[start : start + 512]
+                self._run([(token, start + at, number) for at, token in enumerate(piece)])
+
+    def together(self, ids: list[list[int]]) -> float:
+        """Seconds of the steps that give each stream its ids, one a step, after its prompt."""
+        memory = llama_cpp.llama_get_memory(self._context)
+        for number, length in enumerate(self._lengths):
+            llama_cpp.llama_memory_seq_rm(memory, number, length, -1)
+        started = time.perf_counter()
+        for step in range(len(ids[0])):
+            tokens = [(more[step], self._lengths[n] + step, n) for n, more in enumerate(ids)]
+            self._run(tokens)
+            llama_cpp.llama_get_logits(self._context)  # waits for the last row
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Give the cache back."""
+        llama_cpp.llama_batch_free(self._batch)
+        llama_cpp.llama_free(self._context)
+
+    def _run(self, tokens: list[tuple[int, int, int]]) -> None:
+        """Decode (token, position, stream) in one batch; of each the logits are wanted."""
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for at, (token, position, number) in enumerate(tokens):
+            batch.token[at], batch.pos[at] = token, position
+            batch.seq_id[at][0], batch.n_seq_id[at] = number, 1
+            batch.logits[at] = at == len(tokens) - 1 or number != tokens[at + 1][2]
+        status = llama_cpp.llama_decode(self._context, batch)
+        if status:
+            raise RuntimeError(f"llama_decode ended with {status}")
+
+
 def _load_without_repacking() -> None:
     """The binding has no argument for it."""
     low = llama_cpp.llama_cpp
@@ -88,33 +144,50 @@ def _load_without_repacking() -> None:
     low.llama_model_default_params = plain
 
 
+def load(request: dict[str, Any]) -> tuple[Worker, dict[str, object]]:
+    """A worker, and what is told of it. Units: seconds of the load, imports left out."""
+    started = time.perf_counter()
+    worker = Worker(
+        request["load"], request["threads"], request["context"], request.get("repack", True)
+    )
+    seconds = time.perf_counter() - started
+    version = llama_cpp.__version__
+    return worker, {"ready": version, "seconds": seconds, "vocab": worker.model.n_vocab()}
+
+
+def answer(worker: Worker, request: dict[str, Any]) -> dict[str, object]:
+    """One measurement."""
+    if "prefill" in request:
+        return {"seconds": worker.prefill(request["prefill"])}
+    if "turn" in request:
+        return {"seconds": worker.turn(request["turn"], request["reply"])}
+    if "forced" in request:
+        return {"seconds": worker.forced(request["prompt"], request["forced"])}
+    if "open" in request:
+        if worker.streams is not None:
+            worker.streams.close()
+        worker.streams = Streams(worker.model, request["open"], request["room"])
+        return {}
+    if "together" in request:
+        assert worker.streams is not None, "open comes first"
+        return {"seconds": worker.streams.together(request["together"])}
+    if "resident" in request:
+        return dict(resident_bytes())
+    seconds, made = worker.decode(request["prompt"], request["decode"])
+    return {"seconds": seconds, "tokens": made}
+
+
 def main() -> None:
     """Serve requests until the exit line."""
     worker: Worker | None = None
     for line in sys.stdin:
         request = json.loads(line)
         if "load" in request:
-            worker = Worker(
-                request["load"],
-                request["threads"],
-                request["context"],
-                request.get("repack", True),
-            )
-            reply: dict[str, object] = {
-                "ready": llama_cpp.__version__,
-                "vocab": worker.model.n_vocab(),
-            }
+            worker, reply = load(request)
         elif "exit" in request or worker is None:
             break
-        elif "prefill" in request:
-            reply = {"seconds": worker.prefill(request["prefill"])}
-        elif "turn" in request:
-            reply = {"seconds": worker.turn(request["turn"], request["reply"])}
-        elif "forced" in request:
-            reply = {"seconds": worker.forced(request["prompt"], request["forced"])}
         else:
-            seconds, made = worker.decode(request["prompt"], request["decode"])
-            reply = {"seconds": seconds, "tokens": made}
+            reply = answer(worker, request)
         print(json.dumps(reply), flush=True)
 
 

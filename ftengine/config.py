@@ -18,6 +18,7 @@ STRATEGIES = ("resident", "fetch", "cpu", "split", "auto")
 TIERS = ("auto", "memory", "disk")
 KV_FORMATS = ("auto", "bf16", "f32", "q8_0")
 COMPUTE = ("bfloat16", "float32")
+ACTIVATIONS = ("auto", "int8")
 KERNELS = ("native", "reference")
 DRAIN_S = 20.0
 ORPHAN_S = 5.0
@@ -92,11 +93,14 @@ class ComputeConfig:
     """Where and how numbers are computed. threads 0 = one per core the process may use.
 
     strategy: who computes experts that are not on the device; empty = the device's own default.
+    activations: in products with quantised weights on the CPU: auto = as compute says, int8 =
+    rounded to 8 bits.
     """
 
     device: str = "cpu"
     strategy: str = ""
     compute: str = "bfloat16"
+    activations: str = "auto"
     kernels: str = "native"
     threads: int = 0
     cpu_target: str = ""
@@ -105,6 +109,10 @@ class ComputeConfig:
     def __post_init__(self) -> None:
         _check(self.device in DEVICES, "--device", self.device, "one of " + ", ".join(DEVICES))
         _check(self.compute in COMPUTE, "--compute", self.compute, "one of " + ", ".join(COMPUTE))
+        rule = "one of " + ", ".join(ACTIVATIONS)
+        _check(self.activations in ACTIVATIONS, "--activations", self.activations, rule)
+        if self.activations == "int8" and self.compute == "float32":
+            raise _bad("--activations", "int8", "auto with --compute float32")
         _check(self.kernels in KERNELS, "--kernels", self.kernels, "one of " + ", ".join(KERNELS))
         _check(0 <= self.threads <= 1024, "--threads", self.threads, "0 to 1024")
         known = ("", *STRATEGIES)
@@ -214,6 +222,7 @@ def parse_serve_arguments(arguments: Sequence[str]) -> tuple[EngineConfig, Serve
         compute=ComputeConfig(
             device=given.device,
             compute=given.compute,
+            activations=given.activations,
             kernels=given.kernels,
             threads=given.threads,
             cpu_target=given.cpu_target,
@@ -248,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--parallel", type=int, default=1, help="sequences computed together")
     add("--device", default="cpu", help="one of " + ", ".join(DEVICES))
     add("--compute", default="bfloat16", help="one of " + ", ".join(COMPUTE))
+    add("--activations", default="auto", help="of products: " + ", ".join(ACTIVATIONS))
     add("--kernels", default="native", help="one of " + ", ".join(KERNELS))
     add("--threads", type=int, default=0, help="worker threads; 0 = one per usable core")
     add("--cpu-target", default="", help="force a kernel target: scalar, avx2, avx512")

@@ -1,4 +1,4 @@
-"""Who asks: set by the gateway for the request in work, read where requests must be kept apart."""
+"""Who asks, and how urgently: set by the gateway for the request in work, read further down."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import hashlib
 
 salt: contextvars.ContextVar[str] = contextvars.ContextVar("salt", default="")
 """What the request in work may share with others: only those of the same salt. "" without keys."""
+
+background: contextvars.ContextVar[bool] = contextvars.ContextVar("background", default=False)
+"""Whether the request in work gives way to others that wait."""
 
 
 def salt_of(key: str) -> str:

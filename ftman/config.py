@@ -8,6 +8,7 @@ a note, as Ollama does.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -105,7 +106,8 @@ class EngineSettings:
     conversations that the prefix cache gives up, None = a share of what is free, 0 = none;
     park_disk: a folder for them when memory is full and when the model is unloaded, None = none,
     park_disk_bytes at most for each model, 0 = the engine's own limit. kv_cache_type: how keys and
-    values are kept, auto = as numbers are computed.
+    values are kept, auto = as numbers are computed. activations: in products with quantised weights
+    on the CPU, auto = as compute says, int8 = rounded to 8 bits, faster and less exact.
     """
 
     device: str = "cpu"
@@ -119,6 +121,7 @@ class EngineSettings:
     park_disk_bytes: int = 0
     kv_cache_type: str = "auto"
     compute: str = "bfloat16"
+    activations: str = "auto"
     threads: int = 0
     cpu_target: str = ""
     num_parallel: int = 4
@@ -132,6 +135,8 @@ class EngineSettings:
             raise _bad("park_disk", str(self.park_disk), rule)
         if self.park_disk_bytes and self.park_disk is None:
             raise _bad("park_disk_bytes", str(self.park_disk_bytes), "set together with park_disk")
+        if self.activations == "int8" and self.compute == "float32":
+            raise _bad("activations", "int8", "auto where compute is float32")
 
 
 @dataclass(frozen=True)
@@ -323,8 +328,24 @@ def parse_duration(text: str) -> float:
 def _home(env: Mapping[str, str]) -> Path:
     text = env.get("FT_HOME", "")
     if text:
-        return Path(text).expanduser().absolute()
+        return _whole(text, "FT_HOME")
     return Path(platformdirs.user_data_dir("ft", appauthor=False))
+
+
+def _whole(text: str, what: str) -> Path:
+    """A place that is the same for a manager and its commands, wherever each is started.
+
+    Raises: UsageError.
+    """
+    with contextlib.suppress(RuntimeError):  # ~name of a user that there is not
+        path = Path(text).expanduser()
+        if path.is_absolute():
+            return path
+    raise UsageError(
+        f"{what} = {text!r} is not valid: it must be a whole path",
+        hint=f"A manager starts in a folder of its own. Perhaps: {Path(text).absolute()}",
+        code="bad_setting",
+    )
 
 
 def _read_file(path: Path, env: Mapping[str, str]) -> dict[str, Any]:
@@ -341,7 +362,7 @@ def _read_file(path: Path, env: Mapping[str, str]) -> dict[str, Any]:
         if key not in _KEYS:
             known = ", ".join(sorted(_KEYS))
             raise UsageError(f"{path}: unknown setting {key!r}", hint=f"Known settings: {known}.")
-    return {key: ",".join(v) if isinstance(v, list) else v for key, v in values.items()}
+    return {key: ",".join(map(str, v)) if isinstance(v, list) else v for key, v in values.items()}
 
 
 def _bad(key: str, value: str, rule: str) -> UsageError:
@@ -411,6 +432,10 @@ def _path(key: str, value: str) -> Path:
     return Path(value).expanduser().absolute()
 
 
+def _folder(key: str, value: str) -> Path:
+    return _whole(value, f"setting {key}")
+
+
 def _address(key: str, value: str) -> tuple[str, str, int]:
     scheme, separator, rest = value.strip().partition("://")
     text, otherwise = value.strip(), DEFAULT_PORT
@@ -434,7 +459,7 @@ def _address(key: str, value: str) -> tuple[str, str, int]:
 
 _KEYS: dict[str, Callable[[str, str], Any]] = {
     "host": _address,
-    "models": _path,
+    "models": _folder,
     "keep_alive": _duration,
     "max_queue": _int,
     "max_loaded_models": _int,
@@ -454,10 +479,11 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "prefix_cache": _bool,
     "prefill_share": _share,
     "park_bytes": _int,
-    "park_disk": _path,
+    "park_disk": _folder,
     "park_disk_bytes": _int,
     "kv_cache_type": _choice(*KV_CACHE_TYPES),
     "compute": _choice("bfloat16", "float32"),
+    "activations": _choice("auto", "int8"),
     "threads": _int,
     "cpu_target": lambda key, value: value,
     "num_parallel": _int,

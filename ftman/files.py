@@ -134,13 +134,18 @@ class Lock:
 
 
 def make_dir(path: Path) -> Path:
-    """Create a private folder and its parents; an existing one is left as it is."""
+    """Create a private folder and its parents, durably; an existing one is left as it is."""
     missing = [path]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     # One by one: parents made by mkdir itself would get the umask's mode, not ours.
     for folder in reversed(missing):
+        if folder.is_dir():
+            continue
         folder.mkdir(mode=DIR_MODE, exist_ok=True)
+        # A file in it is no safer than the name of the folder is.
+        with contextlib.suppress(PermissionError):  # a parent that may be entered, not read
+            sync_dir(folder.parent)
     return path
 
 
@@ -171,26 +176,53 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
 
 
-def rename(source: Path, target: Path) -> None:
-    """Rename and make it durable; an existing target file is replaced."""
+def rename(source: Path, target: Path, *, durable: bool = True) -> None:
+    """Rename, by default durably; an existing target file is replaced."""
     faults.hit("files.rename")
     os.replace(source, target)  # noqa: PTH105
+    if not durable:
+        return
     sync_dir(target.parent)
     if source.parent != target.parent:
         sync_dir(source.parent)
+
+
+def create_new(path: Path, data: bytes) -> None:
+    """Create `path` with all of `data`, unless it exists; of several at once one succeeds.
+
+    Raises: FileExistsError.
+    """
+    make_dir(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with Writer(temporary, truncate=True) as writer:
+            writer.write_at(0, data)
+            writer.sync()
+        faults.hit("files.rename")
+        # Unlike a lock, the second name is refused on every file system that has such names.
+        os.link(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108 - the error being raised matters more
+    sync_dir(path.parent)
 
 
 def copy_file(source: Path, target: Path, on_bytes: Callable[[int], None] | None = None) -> int:
     """Copy bytes durably through a temporary name; returns their number."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     offset = 0
-    with open_read(source) as reader, Writer(temporary, truncate=True) as writer:
-        while chunk := reader.read(CHUNK_BYTES):
-            offset += writer.write_at(offset, chunk)
-            if on_bytes is not None:
-                on_bytes(len(chunk))
-        writer.sync()
-    rename(temporary, target)
+    try:
+        with open_read(source) as reader, Writer(temporary, truncate=True) as writer:
+            while chunk := reader.read(CHUNK_BYTES):
+                offset += writer.write_at(offset, chunk)
+                if on_bytes is not None:
+                    on_bytes(len(chunk))
+            writer.sync()
+        rename(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108 - the error being raised matters more
+        raise
     return offset
 
 
@@ -241,6 +273,33 @@ def open_log(path: Path) -> IO[bytes]:
     make_dir(path.parent)
     faults.hit("files.open")
     return path.open("ab", buffering=0)
+
+
+def rotate_log(path: Path, limit_bytes: int, kept: int) -> bool:
+    """Keep `kept` older logs once a log is too long. The live one is copied, then cut.
+
+    Its writer holds it open and may be another process, so it cannot be renamed away; lines written
+    between copy and cut are lost. So is all of it where the disk has no room for the copy: a log
+    that grows for ever would take the last of that room. Returns whether it was cut.
+    Raises: OSError when it cannot even be cut.
+    """
+    try:
+        if path.stat().st_size <= limit_bytes:
+            return False
+    except OSError:
+        return False
+
+    def numbered(number: int) -> Path:
+        return path.with_name(f"{path.name}.{number}")
+
+    with contextlib.suppress(OSError):
+        for number in range(kept - 1, 0, -1):
+            if numbered(number).exists():
+                rename(numbered(number), numbered(number + 1))
+        copy_file(path, numbered(1))
+    with Writer(path) as writer:
+        writer.truncate(0)
+    return True
 
 
 def read_bytes(path: Path, *, limit: int = 64 << 20) -> bytes:

@@ -8,6 +8,10 @@ import sys
 from typing import TextIO
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
+NAME = "manager.log"
+LIMIT_BYTES = 10_000_000
+KEPT = 3
+"""Of the manager's log and of each engine's: how long one may be, and how many older are kept."""
 NOISY = ("httpx", "httpcore", "uvicorn.access", "asyncio")
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")

@@ -24,10 +24,11 @@ def settle() -> None:
     """Call once after start: what is alive now lives for ever, so the collector skips it.
 
     That makes full collections cheap, and they come after less garbage: their share of the old
-    objects no longer counts the modules.
+    objects no longer counts the modules. The collector runs from here on, if it did not before.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def give_back() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ftman import faults
+from tests.e2e.faults import ledger, table
 
 _LOCAL = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::")
+_BEGUN_WALL_S = time.time()
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +42,11 @@ def _loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of faults, invariants and service levels, if any of them were tested."""
+    lines = table.lines_of(ledger.read_all(_BEGUN_WALL_S))
+    if lines:
+        terminalreporter.section("faults")
+        terminalreporter.write("\n".join(lines) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,8 +15,10 @@ from ftengine.kernels.operands import KV_GROUP, KvScales
 Allocate = Callable[[int], torch.Tensor]
 """num_bytes -> uint8 [num_bytes], page-aligned."""
 
-_RUN_PAGES = 4
-"""Shorter runs of pages than this are copied otherwise."""
+_Kind = tuple[tuple[int, ...], torch.dtype]
+_LINE_BYTES = 64
+_RUN_BYTES = 40_000
+"""Spreading so many bytes by numbers takes as much longer as one more call."""
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -63,7 +66,8 @@ class KvFormat:
 class KvPool:
     """Shape: keys[layer], values[layer] [num_pages, num_kv_heads, page_rows, dim]; scales[layer]
     None, or of int8 keys and values float16 [..., dim / KV_GROUP]. tensors: all of
-    these that hold something.
+    these that hold something. together: those of one shape lie in one block of memory, so that a
+    page is copied by one call for all of them.
 
     Memory is handed out by the system page by page as it is first written.
     """
@@ -74,17 +78,23 @@ class KvPool:
         num_pages: int,
         kv_format: KvFormat,
         allocate: Allocate,
+        together: bool = False,
     ) -> None:
         self.num_pages = num_pages
         self.format = kv_format
         self._layers = tuple(layers)
         self._allocate = allocate
+        self._together = together
+        self._free: dict[_Kind, list[torch.Tensor]] = {}
+        self._blocks = self._take_blocks() if together else []
         self.keys = [self._pages(item, item.head_dim) for item in layers]
         self.values = [self._pages(item, item.value_dim) for item in layers]
         self.scales = [self._scales(item) for item in layers]
         kept = [item for item in self.scales if item is not None]
         found = (*self.keys, *self.values, *(x for s in kept for x in (s.keys, s.values)))
         self.tensors = tuple(item for item in found if item.numel())
+        if not together:
+            self._blocks = [item.unsqueeze(0) for item in self.tensors]
 
     @property
     def total_bytes(self) -> int:
@@ -106,7 +116,7 @@ class KvPool:
 
     def like(self, num_pages: int) -> KvPool:
         """An empty pool of the same layers with other pages."""
-        return KvPool(self._layers, num_pages, self.format, self._allocate)
+        return KvPool(self._layers, num_pages, self.format, self._allocate, self._together)
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy one page's keys and values in every layer."""
@@ -117,22 +127,20 @@ class KvPool:
     def read_pages(self, pages: Sequence[int]) -> torch.Tensor:
         """Copy pages out. Shape: uint8 [len(pages), bytes_per_page], on the CPU."""
         at = torch.tensor(pages, dtype=torch.int64)
-        parts = [_wide(tensor)[at].view(torch.uint8) for tensor in self.tensors]
-        if not parts:
+        found = [_wide(item)[:, at].transpose(0, 1).flatten(1) for item in self._blocks]
+        if not found:
             return torch.zeros(len(pages), 0, dtype=torch.uint8, device="cpu")
-        return torch.cat(parts, dim=1).cpu()
+        return torch.cat([item.view(torch.uint8) for item in found], dim=1).cpu()
 
     def read_into(self, pages: Sequence[int], data: torch.Tensor, rows: Sequence[int]) -> None:
         """Copy pages out to rows of data. Shape: data uint8 [any, bytes_per_page], on the CPU."""
-        if not self._copies_runs(rows):
+        if not self._on_host:
             data[torch.tensor(rows, device="cpu")] = self.read_pages(pages)
             return
-        taken, runs = torch.tensor(pages, dtype=torch.int64, device="cpu"), _runs(rows)
+        source, target = _Places.of(pages), _Places.of(rows)
         with torch.inference_mode():
-            for tensor, part in self._parts(data):
-                for at, row, count in runs:
-                    out = part[row : row + count]
-                    torch.index_select(tensor, 0, taken[at : at + count], out=out)
+            for block, part in self.parts(data):
+                _copy_rows(block, source, part, target)
 
     def write_pages(
         self, pages: Sequence[int], data: torch.Tensor, rows: Sequence[int] | None = None
@@ -143,35 +151,35 @@ class KvPool:
         """
         if not pages:
             return
-        rows = range(len(pages)) if rows is None else rows
-        taken, runs = torch.tensor(rows, dtype=torch.int64, device="cpu"), _runs(pages)
+        source = _Places.of(range(len(pages)) if rows is None else rows)
+        target = _Places.of(pages)
         with torch.inference_mode():
-            if self._copies_runs(pages):
-                for tensor, part in self._parts(data):
-                    for at, page, count in runs:
-                        out = tensor[page : page + count]
-                        torch.index_select(part, 0, taken[at : at + count], out=out)
-                return
-            at_pages = torch.tensor(pages, dtype=torch.int64)
-            for tensor, part in self._parts(data):
-                # what is gathered of one layer is still in the processor's cache when it is spread
-                wide = _wide(tensor)
-                wide[at_pages] = part.index_select(0, taken).view(wide.dtype).to(wide.device)
+            for block, part in self.parts(data):
+                if self._on_host:
+                    _copy_rows(part, source, block, target)
+                else:
+                    found = part.index_select(1, source.ids).to(block.device)
+                    block[:, target.ids.to(block.device)] = found
 
-    def _parts(self, data: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each tensor as bytes of its pages, and its place in rows of all of them."""
+    def parts(self, data: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each block, and its place in rows of all of them. Shape: [tensors, pages or rows, width].
+
+        data: uint8 [any, bytes_per_page], on the CPU.
+        """
         start = 0
-        for tensor in self.tensors:
-            flat = tensor.flatten(1).view(torch.uint8)
-            end = start + flat.shape[1]
-            if end > start:
-                yield flat, data[:, start:end]
+        for item in self._blocks:
+            block = _wide(item)
+            end = start + block.shape[0] * block.shape[2] * block.itemsize
+            part = data[:, start:end]
+            if start % block.itemsize or data.shape[1] % block.itemsize:
+                block = block.view(torch.uint8)
+            part = part.view(block.dtype)
+            yield block, part.view(part.shape[0], block.shape[0], -1).transpose(0, 1)
             start = end
 
-    def _copies_runs(self, ids: Sequence[int]) -> bool:
-        """Whether copying run by run is faster than number by number; only in host memory."""
-        on_host = all(tensor.device.type == "cpu" for tensor in self.tensors)
-        return on_host and _RUN_PAGES * len(_runs(ids)) <= len(ids) + _RUN_PAGES
+    @property
+    def _on_host(self) -> bool:
+        return all(tensor.device.type == "cpu" for tensor in self.tensors)
 
     def take_pages(self, source: KvPool, moves: Mapping[int, int]) -> None:
         """Copy pages of a pool of the same layers. moves: page there -> page here."""
@@ -182,24 +190,53 @@ class KvPool:
             mine[here] = theirs[there]
 
     def _pages(self, item: KvShape, dim: int) -> torch.Tensor:
+        return self._tensor(self._kind(item, dim))
+
+    def _kind(self, item: KvShape, dim: int) -> _Kind:
         dtype = torch.int8 if self.format.quantizes(item) else self.format.dtype
-        return self._tensor((self.num_pages, item.num_kv_heads, item.page_rows, dim), dtype)
+        return (self.num_pages, item.num_kv_heads, item.page_rows, dim), dtype
 
     def _scales(self, item: KvShape) -> KvScales | None:
         if not self.format.quantizes(item):
             return None
-        first = (self.num_pages, item.num_kv_heads, item.page_rows)
         keys, values = (
-            self._tensor((*first, dim // KV_GROUP), torch.float16)
+            self._tensor(_scale_kind(self._kind(item, dim)))
             for dim in (item.head_dim, item.value_dim)
         )
         return KvScales(keys, values)
 
-    def _tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def _take_blocks(self) -> list[torch.Tensor]:
+        """Memory for all tensors, those of one shape side by side."""
+        kinds: list[_Kind] = []
+        for item in self._layers:
+            own = [self._kind(item, dim) for dim in (item.head_dim, item.value_dim)]
+            kinds += own
+            kinds += [_scale_kind(kind) for kind in own] if self.format.quantizes(item) else []
+        found = []
+        for kind, count in Counter(kinds).items():
+            shape, dtype = kind
+            num_bytes = math.prod(shape) * dtype.itemsize
+            # a tensor begins on a cache line, or by itself
+            counts = [1] * count if num_bytes % _LINE_BYTES else [count]
+            for number in counts if num_bytes else ():
+                block = self._allocate(number * num_bytes).view(dtype).view(number, *shape)
+                self._free.setdefault(kind, []).extend(block)
+                found.append(block)
+        return found
+
+    def _tensor(self, kind: _Kind) -> torch.Tensor:
+        shape, dtype = kind
         count = math.prod(shape)
         if not count:
             return torch.zeros(shape, dtype=dtype)
+        if self._together:
+            return self._free[kind].pop(0)
         return self._allocate(count * dtype.itemsize).view(dtype).view(shape)
+
+
+def _scale_kind(kind: _Kind) -> _Kind:
+    (*first, dim), _ = kind
+    return (*first, dim // KV_GROUP), torch.float16
 
 
 def page_bytes(layers: Sequence[KvShape], kv_format: KvFormat) -> int:
@@ -207,19 +244,45 @@ def page_bytes(layers: Sequence[KvShape], kv_format: KvFormat) -> int:
     return sum(item.num_kv_heads * item.page_rows * kv_format.row_bytes(item) for item in layers)
 
 
-def _runs(ids: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Where consecutive ids begin: (number in the list, id, how many)."""
-    found: list[tuple[int, int, int]] = []
-    for number, item in enumerate(ids):
-        if found and found[-1][1] + found[-1][2] == item:
-            found[-1] = (*found[-1][:2], found[-1][2] + 1)
-        else:
-            found.append((number, item, 1))
-    return found
+@dataclass(frozen=True)
+class _Places:
+    """Rows by their numbers. runs: consecutive ones (place in ids of the first, number, count)."""
+
+    ids: torch.Tensor
+    runs: tuple[tuple[int, int, int], ...]
+
+    @staticmethod
+    def of(numbers: Sequence[int]) -> _Places:
+        found: list[tuple[int, int, int]] = []
+        for place, number in enumerate(numbers):
+            if found and found[-1][1] + found[-1][2] == number:
+                found[-1] = (*found[-1][:2], found[-1][2] + 1)
+            else:
+                found.append((place, number, 1))
+        return _Places(torch.tensor(numbers, dtype=torch.int64, device="cpu"), tuple(found))
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """A row for each page, in the widest numbers that fit: indexing copies number by number."""
-    flat = tensor.flatten(1)
-    even = flat.shape[1] * flat.element_size() % torch.int64.itemsize == 0
+def _copy_rows(source: torch.Tensor, taken: _Places, target: torch.Tensor, into: _Places) -> None:
+    """Copy rows to rows, in host memory. Shape: [tensors, rows, width], both."""
+    if source.shape[0] > 1:
+        for row, other in zip(taken.ids.tolist(), into.ids.tolist(), strict=True):
+            target[:, other].copy_(source[:, row])
+        return
+    only, other_only = source[0], target[0]
+    moved_bytes = target.shape[2] * target.itemsize * len(into.ids)
+    if (len(into.runs) - 1) * _RUN_BYTES > moved_bytes:
+        other_only[into.ids] = only.index_select(0, taken.ids)
+        return
+    for place, row, count in into.runs:
+        out = other_only[row : row + count]
+        torch.index_select(only, 0, taken.ids[place : place + count], out=out)
+
+
+def _wide(block: torch.Tensor) -> torch.Tensor:
+    """The same pages in the widest numbers that fit: indexing copies number by number.
+
+    Shape: [tensors, pages, ...]; returns [tensors, pages, width].
+    """
+    flat = block.flatten(2)
+    even = flat.shape[2] * flat.itemsize % torch.int64.itemsize == 0
     return flat.view(torch.int64) if even else flat.view(torch.uint8)

@@ -28,7 +28,7 @@ from ftman import files
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".park"
 RESERVE_BYTES = 256 << 20
 """Left free on the disk."""

@@ -17,7 +17,8 @@ import torch
 from ftengine.cache.kv_pool import Allocate, KvPool
 from ftengine.cache.park_files import Head, ParkFolder, file_bytes
 from ftengine.cache.policy.pages import PAGE_TOKENS
-from ftengine.cache.policy.parked import Kept, ParkedFile, ParkedTexts, ParkLimits
+from ftengine.cache.policy.parked import ParkedTexts, ParkLimits
+from ftengine.cache.policy.parked_tree import Kept, ParkedFile
 from ftengine.cache.state_pool import StatePool
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """States of recurrent layers: one slot per running sequence, and copies of slots as checkpoints.
 
-A slot is one row of float32: the parts of every layer side by side. So clearing, copying, saving
-and restoring a sequence's state is one copy of a row. Slots of checkpoints follow those of running
+A slot is one row of float32: the parts of every layer side by side. So clearing or copying a
+sequence's state is one copy of a row. Slots of checkpoints follow those of running
 sequences. Unlike pages a state cannot be cut back to an earlier token: only a checkpoint taken
 there leads back. Who holds which slot is the scheduler's business; which checkpoints are kept is
 the prefix cache's.
@@ -11,30 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from ftengine.kernels.native_states import StateRows
+from ftengine.kernels.state_operands import StateRows
 
 StateShapes = tuple[tuple[int, ...], ...]
 """The parts of one layer's state of one sequence."""
 
 _ALIGN_ITEMS = 16
 """Parts start on a cache line, whatever the slot, so that no kernel sees another alignment."""
-
-
-@dataclass(frozen=True)
-class StateCheckpoint:
-    """The state of one sequence after `num_tokens` tokens. Shape: row float32 [width]."""
-
-    num_tokens: int
-    row: torch.Tensor
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory it takes."""
-        return self.row.numel() * self.row.element_size()
 
 
 class StatePool:
@@ -101,24 +87,6 @@ class StatePool:
     def row(self, slot: int) -> torch.Tensor:
         """The whole state of a slot, as a view. Shape: float32 [width]."""
         return self._rows[slot]
-
-    def save(self, slot: int, num_tokens: int) -> StateCheckpoint:
-        """A copy of a slot's state, which has seen `num_tokens` tokens."""
-        with torch.inference_mode():
-            return StateCheckpoint(num_tokens, self._rows[slot].clone())
-
-    def restore(self, checkpoint: StateCheckpoint, slot: int) -> None:
-        """Go on in `slot` from where the checkpoint was taken.
-
-        Raises: ValueError for a checkpoint of another model.
-        """
-        if checkpoint.row.shape != (self._width,):
-            raise ValueError(
-                f"a checkpoint of {checkpoint.row.numel()} numbers does not fit states of "
-                f"{self._width}"
-            )
-        with torch.inference_mode():
-            self._rows[slot].copy_(checkpoint.row)
 
 
 def slot_bytes(layers: Sequence[StateShapes]) -> int:

@@ -8,13 +8,14 @@ from ftengine.convert.source import SourceTensor
 from ftengine.errors import LoadError
 from ftengine.loader.ftw import ALIGN_BYTES, FtwBank, FtwPart
 from ftengine.loader.stored import SCALE_FORMATS, VECTOR_LAYOUT, row_format
-from ftengine.models.weight_names import BIAS_PARTS, UP_ALONE, Place, WantedBank
+from ftengine.models.weight_names import BIAS_HALVES, BIAS_PARTS, UP_ALONE, Place, WantedBank
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import QuantFormat
 
 ROWS_LAYOUT = "rows"
 PAIR_LAYOUT = panel32.LAYOUT + ".pair"
 _BIAS = "bias"
+_HALVES = {"gate_up": ("gate", "up"), "gate_up_bias": BIAS_HALVES}
 
 
 def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTensor]]) -> FtwBank:
@@ -25,16 +26,16 @@ def plan_bank(name: str, wanted: WantedBank, places: list[tuple[Place, SourceTen
         if tensor.role:
             continue
         _check_expert_shape(name, wanted, place, tensor)
-        if (place.part in BIAS_PARTS and not wanted.bias) or _strays(place.part, wanted):
+        if (_is_bias(place.part) and not wanted.bias) or _strays(place.part, wanted):
             raise LoadError(f"{name}: the config has no place for {tensor.name}")
         every = range(wanted.num_experts)
         experts = (place.expert,) if place.expert >= 0 else every
-        for part in ("gate", "up") if place.part == "gate_up" else (place.part,):
+        for part in _HALVES.get(place.part, (place.part,)):
             if covered[part].intersection(experts):
                 raise LoadError(f"{name}: {part} of an expert is given twice ({tensor.name})")
             covered[part].update(experts)
             formats[_format_group(part)].add(tensor.format)
-    for part in (*wanted.matrices, *(BIAS_PARTS if wanted.bias else ())):
+    for part in (*wanted.matrices, *((*BIAS_HALVES, "down_bias") if wanted.bias else ())):
         missing = set(range(wanted.num_experts)) - covered[part]
         if missing:
             raise LoadError(f"{name}: {part} of expert {min(missing)} is missing")
@@ -62,12 +63,16 @@ def _strays(part: str, wanted: WantedBank) -> bool:
 
 def _format_group(part: str) -> str:
     """Parts of one group must have one format."""
-    return _BIAS if part in BIAS_PARTS else bank_part(part)
+    return _BIAS if _is_bias(part) else bank_part(part)
+
+
+def _is_bias(part: str) -> bool:
+    return part in BIAS_PARTS or part in BIAS_HALVES
 
 
 def bank_part(part: str) -> str:
     """The part of a bank that takes a part of the checkpoint."""
-    return "gate_up" if part in ("gate", "up") else part
+    return next((whole for whole, halves in _HALVES.items() if part in halves), part)
 
 
 def laid_out_bank(
@@ -132,6 +137,8 @@ def _check_expert_shape(name: str, wanted: WantedBank, place: Place, tensor: Sou
         UP_ALONE: (wanted.inter, wanted.hidden),
         "gate_up": (2 * wanted.inter, wanted.hidden),
         "down": (wanted.hidden, wanted.inter),
+        "gate_bias": (wanted.inter,),
+        "up_bias": (wanted.inter,),
         "gate_up_bias": (2 * wanted.inter,),
         "down_bias": (wanted.hidden,),
     }

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from ftengine.errors import LoadError
 from ftengine.models.families.base import Family, GgufKey
+
+Tensors = Mapping[str, Sequence[float] | None]
+"""Names of all tensors, and the numbers of those that belong to the config."""
 
 _END_TEXTS = (
     "<|im_end|>",
@@ -21,8 +25,19 @@ _END_TEXTS = (
 )
 """Control tokens that end a turn in the chat formats of the built families."""
 _CONTROL = 3
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_EPSILON = "attention.layer_norm_rms_epsilon|attention.layer_norm_epsilon"
+LONG_FACTORS = "rope_factors_long.weight"
 _LLAMA3_CONTEXTS = (8192, 4096, 16384)
+_LLAMA3_HIGHS = (4.0, 1.0)
+"""high_freq_factor of Llama 3 and of Llama 4; low_freq_factor is 1 in both."""
+_CHANGES = (
+    "attention.temperature_scale",
+    "attention.clamp_kqv",
+    "attention.value_scale",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+)
+"""Settings that change what is computed: 0, or known to the family."""
 
 
 class GgufSettings:
@@ -36,11 +51,18 @@ class GgufSettings:
             raise LoadError(f"{where} has no general.architecture; is it a model file?")
         self.arch = arch
 
+    def given(self, key: str, default: Any = None) -> Any:
+        """The setting as stored; of several keys parted by "|" the first that is there."""
+        for name in key.split("|"):
+            if f"{self.arch}.{name}" in self.values:
+                return self.values[f"{self.arch}.{name}"]
+        return default
+
     def size(self, key: str, default: int | None = None) -> int:
-        """A whole number above 0; a per-layer list counts if all its entries are equal."""
-        value = self.values.get(f"{self.arch}.{key}", default)
-        if isinstance(value, list) and value and all(item == value[0] for item in value):
-            value = value[0]
+        """A whole number above 0; a per-layer list counts if all its entries but 0 are equal."""
+        value = self.given(key, default)
+        if isinstance(value, list) and len(kinds := {item for item in value if item}) == 1:
+            value = kinds.pop()
         if type(value) is not int or value <= 0:
             shown = str(value)[:60]
             raise LoadError(f"{self.where}: {self.arch}.{key} must be a whole number, got {shown}")
@@ -48,15 +70,26 @@ class GgufSettings:
 
     def optional_size(self, key: str) -> int:
         """A whole number, 0 when absent."""
-        value = self.values.get(f"{self.arch}.{key}")
+        value = self.given(key)
+        if isinstance(value, list) and not any(value):
+            return 0
         return 0 if value is None or value == 0 else self.size(key)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A float, as the short decimal that rounds to the stored single."""
-        value = self.values.get(f"{self.arch}.{key}", default)
+        value = self.given(key, default)
         if type(value) not in (int, float) or not math.isfinite(value):
             raise LoadError(f"{self.where}: {self.arch}.{key} must be a number, got {value!r}")
         return short_single(float(value))
+
+    def of_layer(self, key: str, layer: int) -> Any:
+        """A setting that may be a list with an entry for each layer."""
+        value = self.given(key)
+        if not isinstance(value, list):
+            return value
+        if layer >= len(value):
+            raise LoadError(f"{self.where}: {self.arch}.{key} has no entry for layer {layer}")
+        return value[layer]
 
     def text(self, key: str) -> str:
         """A text, empty when absent."""
@@ -69,19 +102,18 @@ def config_of_gguf(
     family: Family,
     vocab_size: int,
     rope_factors: Sequence[float] | None,
-    tensors: Container[str] = (),
+    tensors: Tensors | None = None,
 ) -> dict[str, Any]:
     """config.json with the names of the family's own config class.
 
-    rope_factors: the rope_freqs tensor, if the file has one. tensors: names of all. Raises:
-    LoadError naming the key.
+    rope_factors: the rope_freqs tensor, if the file has one. Raises: LoadError naming the key.
     """
     hidden = settings.size("embedding_length")
     heads = settings.size("attention.head_count")
     head_dim = settings.optional_size("attention.key_length") or hidden // heads
     rotated = settings.optional_size("rope.dimension_count") or head_dim
-    named = {key.name for key in family.gguf_keys}
-    if rotated != head_dim and "partial_rotary_factor" not in named:
+    sources = {name for key in family.gguf_keys for name in key.source.split("|")}
+    if rotated != head_dim and "rope.dimension_count" not in sources:
         raise LoadError(
             f"{settings.where}: rotating {rotated} of {head_dim} dimensions is not built yet"
         )
@@ -94,23 +126,45 @@ def config_of_gguf(
         "num_hidden_layers": settings.size("block_count")
         - settings.optional_size("nextn_predict_layers"),
         "num_attention_heads": heads,
-        "num_key_value_heads": settings.size("attention.head_count_kv", heads),
+        "num_key_value_heads": _kv_heads(settings, family, heads),
         "head_dim": head_dim,
-        "intermediate_size": settings.size("feed_forward_length"),
+        "intermediate_size": settings.optional_size("feed_forward_length"),
         "hidden_act": "silu",
         "vocab_size": vocab_size,
         "max_position_embeddings": settings.size("context_length"),
-        "rms_norm_eps": settings.number("attention.layer_norm_rms_epsilon"),
+        "rms_norm_eps": settings.number(_EPSILON),
         "rope_theta": theta,
         "rope_scaling": _rope_scaling(settings, rope_factors, theta, head_dim),
         "tie_word_embeddings": False,
         "bos_token_id": settings.values.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": end_ids(settings.values),
     }
+    if tensors and LONG_FACTORS in tensors:
+        if LONG_FACTORS not in sources:
+            raise LoadError(f"{settings.where}: {LONG_FACTORS} is not built yet for {family.name}")
+        config["rope_scaling"] = {"rope_type": "longrope"}  # the family's keys say the rest
+    _refuse_unknown(settings, sources, config["max_position_embeddings"])
+    _add_own(config, settings, family, tensors or {})
+    return config
+
+
+def _kv_heads(settings: GgufSettings, family: Family, heads: int) -> int:
+    """As many for all layers, unless the family itself says of which layers."""
+    own = any(key.name == "num_key_value_heads" for key in family.gguf_keys)
+    return heads if own else settings.size("attention.head_count_kv", heads)
+
+
+def _refuse_unknown(settings: GgufSettings, sources: set[str], context: int) -> None:
+    """Settings that would change what is computed and that the family does not know."""
     window = settings.optional_size("attention.sliding_window")
-    if "sliding_window" not in named and window and window < config["max_position_embeddings"]:
+    if "attention.sliding_window" not in sources and window and window < context:
         raise LoadError(f"{settings.where}: a sliding window of {window} tokens is not built yet")
-    return config | _expert_config(settings, family, tensors)
+    for key in _CHANGES:
+        if key not in sources and settings.given(key, 0) != 0:
+            raise LoadError(
+                f"{settings.where}: {settings.arch}.{key} {settings.given(key)} is not built yet "
+                "for this architecture"
+            )
 
 
 def end_ids(values: Mapping[str, Any]) -> list[int]:
@@ -138,55 +192,76 @@ def short_single(value: float) -> float:
     return value
 
 
-def _own_config(settings: GgufSettings, family: Family, tensors: Container[str]) -> dict[str, Any]:
-    """What the family declares."""
-    found: dict[str, Any] = {}
+def _add_own(
+    config: dict[str, Any], settings: GgufSettings, family: Family, tensors: Tensors
+) -> None:
+    """What the family declares, over what is there."""
     for key in family.gguf_keys:
-        if key.kind == "tensor":
-            found[key.name] = key.source in tensors
+        if key.kind == "ignored" or not _counts(settings, key):
             continue
-        given = settings.values.get(f"{settings.arch}.{key.source}")
-        if not key.source or (given is None and key.default is not None):
-            found[key.name] = key.default
-        elif given is not None:
-            found[key.name] = _read(settings, key)
-    return found
+        value = _read(settings, key, tensors, config["num_hidden_layers"])
+        if value is None:
+            continue
+        outer, _, inner = key.name.rpartition(".")
+        if not outer:
+            config[inner] = value
+        elif isinstance(config.get(outer), dict):
+            config[outer] = {**config[outer], inner: value}
 
 
-def _read(settings: GgufSettings, key: GgufKey) -> Any:
-    if key.kind == "number":
-        return settings.number(key.source)
-    if key.kind == "size":
-        return settings.size(key.source)
-    value = settings.values[f"{settings.arch}.{key.source}"]
-    if type(value) is not (bool if key.kind == "flag" else int):
-        raise LoadError(f"{settings.where}: {settings.arch}.{key.source} is {str(value)[:60]}")
-    return value
+def _counts(settings: GgufSettings, key: GgufKey) -> bool:
+    return key.only is None or settings.given(key.only[0]) == key.only[1]
 
 
-def _expert_config(
-    settings: GgufSettings, family: Family, tensors: Container[str]
-) -> dict[str, Any]:
-    if family.gguf_keys:
-        own = _own_config(settings, family, tensors)
-        if "partial_rotary_factor" in own:
-            dims = settings.size("attention.key_length")
-            own["partial_rotary_factor"] = own["partial_rotary_factor"] / dims
-        return own
-    count = settings.optional_size("expert_count")
-    if not count:
-        return {}
-    used = settings.size("expert_used_count")
-    if family.name == "mixtral":
-        return {"num_local_experts": count, "num_experts_per_tok": used, "sliding_window": None}
-    return {
-        "num_experts": count,
-        "num_experts_per_tok": used,
-        "moe_intermediate_size": settings.size("expert_feed_forward_length"),
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-    }
+def _read(settings: GgufSettings, key: GgufKey, tensors: Tensors, layers: int) -> Any:
+    """The value, None where config.json is to be without it."""
+    if key.kind == "tensor":
+        return key.source in tensors
+    if key.kind == "factors":
+        return tensors.get(key.source)
+    given = settings.given(key.source) if key.source else None
+    if key.kind == "kinds" and (given is not None or not key.source):
+        return [_kind(settings, key, tensors, layer) for layer in range(layers)]
+    if given is None:
+        return key.default
+    if key.where is not None:
+        return _of_first(settings, key, layers)
+    if key.kind in ("size", "number"):
+        value = settings.size(key.source) if key.kind == "size" else settings.number(key.source)
+        return _changed(settings, key, value)
+    if type(given) is not (bool if key.kind == "flag" else int):
+        raise LoadError(f"{settings.where}: {settings.arch}.{key.source} is {str(given)[:60]}")
+    return given
+
+
+def _changed(settings: GgufSettings, key: GgufKey, value: float) -> float:
+    """The value after `times`, `over` and `less`; a size stays a whole number."""
+    if key.over:
+        by = settings.size(key.over)
+        value = value // by if key.kind == "size" else value / by
+    if key.times != 1.0:
+        value = short_single(value * key.times)
+    return value - settings.size(key.less) if key.less else value
+
+
+def _of_first(settings: GgufSettings, key: GgufKey, layers: int) -> Any:
+    """The entry of the first layer where the other list says so; None without such a layer."""
+    assert key.where is not None
+    other, wanted = key.where
+    for layer in range(layers):
+        if bool(settings.of_layer(other, layer)) == wanted:
+            return settings.of_layer(key.source, layer)
+    return None
+
+
+def _kind(settings: GgufSettings, key: GgufKey, tensors: Tensors, layer: int) -> str:
+    for kind, source in key.kinds:
+        if source.startswith("blk."):
+            if source.format(layer=layer) in tensors:
+                return kind
+        elif not source or settings.of_layer(source, layer):
+            return kind
+    raise LoadError(f"{settings.where}: nothing says of which kind layer {layer} is")
 
 
 def _rope_scaling(
@@ -224,8 +299,8 @@ def _llama3_scaling(
 ) -> dict[str, Any]:
     """Find the llama3 numbers whose frequency factors are the stored ones."""
     factor = short_single(max(factors))
-    for context in _LLAMA3_CONTEXTS:
-        expected = llama3_factors(theta, head_dim, factor, context)
+    for context, high in product(_LLAMA3_CONTEXTS, _LLAMA3_HIGHS):
+        expected = llama3_factors(theta, head_dim, factor, context, high)
         if len(expected) == len(factors) and all(
             abs(a - b) <= 1e-4 * b for a, b in zip(factors, expected, strict=True)
         ):
@@ -233,25 +308,27 @@ def _llama3_scaling(
                 "rope_type": "llama3",
                 "factor": factor,
                 "original_max_position_embeddings": context,
-                **_LLAMA3,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": high,
             }
     raise LoadError(
-        f"{settings.where}: rope_freqs.weight is not a llama3 scaling (low 1, high 4); "
+        f"{settings.where}: rope_freqs.weight is not a llama3 scaling (low 1, high 4 or 1); "
         "other frequency factors are not built yet"
     )
 
 
-def llama3_factors(theta: float, head_dim: int, factor: float, context: int) -> list[float]:
-    """Frequency divisors of llama3 scaling, low_freq_factor 1 and high_freq_factor 4."""
-    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+def llama3_factors(
+    theta: float, head_dim: int, factor: float, context: int, high: float = 4.0
+) -> list[float]:
+    """Frequency divisors of llama3 scaling, low_freq_factor 1 and high_freq_factor `high`."""
     found = []
     for pair in range(head_dim // 2):
         wavelength = 2 * math.pi * theta ** (2 * pair / head_dim)
         if wavelength < context / high:
             found.append(1.0)
-        elif wavelength > context / low:
+        elif wavelength >= context:
             found.append(factor)
         else:
-            smooth = (context / wavelength - low) / (high - low)
+            smooth = (context / wavelength - 1) / (high - 1)
             found.append(1 / ((1 - smooth) / factor + smooth))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +43,16 @@ def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
     first = parts[0]
     values, where = first.header.values, first.file.name
     settings = GgufSettings(values, where)
-    family = family_of_gguf(settings.arch, has_experts=bool(settings.optional_size("expert_count")))
+    family = family_of_gguf(settings.arch, values)
     tensors = _tensors(parts)
     embed = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
     if embed is None:
         raise LoadError(f"{where} has no token_embd.weight; is it a complete model?")
-    factors = _rope_factors(parts, kept)
-    names = {tensor.name for tensor in tensors}
-    config = config_of_gguf(settings, family, embed.shape[0], factors, names)
+    wanted = {_ROPE_FACTORS, *(k.source for k in family.gguf_keys if k.kind == "factors")}
+    numbers: dict[str, Sequence[float] | None] = {tensor.name: None for tensor in tensors}
+    numbers |= _small_numbers(parts, kept, wanted)
+    factors = numbers.get(_ROPE_FACTORS)
+    config = config_of_gguf(settings, family, embed.shape[0], factors, numbers)
     small = tokenizer_files(values, where)
     small["generation_config.json"] = dump_json(
         {key: config[key] for key in ("bos_token_id", "eos_token_id")}
@@ -90,8 +93,7 @@ def read_parts(job: Job, kept: KeptRanges, *, any_family: bool = False) -> list[
 def _refuse_early(part: GgufPart) -> None:
     """An unbuilt architecture is refused before the headers of the other parts are asked for."""
     values = part.header.values
-    settings = GgufSettings(values, part.file.name)
-    family_of_gguf(settings.arch, has_experts=bool(settings.optional_size("expert_count")))
+    family_of_gguf(GgufSettings(values, part.file.name).arch, values)
 
 
 def _check_parts(names: list[str]) -> None:
@@ -136,14 +138,17 @@ def _tensors(parts: list[GgufPart]) -> tuple[SourceTensor, ...]:
     return tuple(found)
 
 
-def _rope_factors(parts: list[GgufPart], kept: KeptRanges) -> tuple[float, ...] | None:
-    """Values of rope_freqs.weight, read now because they belong to the config."""
+def _small_numbers(
+    parts: list[GgufPart], kept: KeptRanges, wanted: Container[str]
+) -> dict[str, list[float]]:
+    """Numbers of tensors that are read now because they belong to the config."""
+    found = {}
     for part in parts:
         for tensor in part.header.tensors:
-            if tensor.name != _ROPE_FACTORS:
+            if tensor.name not in wanted:
                 continue
             if tensor.type_name != "f32" or tensor.end - tensor.start > 1 << 16:
-                raise LoadError(f"{part.file.name}: {_ROPE_FACTORS} is not a small f32 tensor")
+                raise LoadError(f"{part.file.name}: {tensor.name} is not a small f32 tensor")
             data: Any = kept.fetch(part.number, tensor.start, tensor.end)
-            return struct.unpack(f"<{len(data) // 4}f", data)
-    return None
+            found[tensor.name] = list(struct.unpack(f"<{len(data) // 4}f", data))
+    return found

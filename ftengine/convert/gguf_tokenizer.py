@@ -1,6 +1,6 @@
 """The tokenizer inside a GGUF file, rebuilt as tokenizer.json and tokenizer_config.json.
 
-Built: byte-level BPE (tokenizer.ggml.model "gpt2") with the split rules of PRE_TOKENIZERS, and
+Built: byte-level BPE (tokenizer.ggml.model "gpt2") with the rules of split_rules.py, and
 SentencePiece BPE ("llama"). The split rule is named by tokenizer.ggml.pre; an unknown one is
 refused, because a wrong split gives plausible text and wrong tokens.
 """
@@ -13,43 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftengine.convert.source import dump_json
+from ftengine.convert.split_rules import PRE_TOKENIZERS, PreTokenizer
 from ftengine.convert.tokenizer_json import BYTE_LEVEL, added_token, bpe, split_by
 from ftengine.errors import FormatError, LoadError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-_LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_GPT4O_SPLIT = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-    r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
-
-
-@dataclass(frozen=True)
-class PreTokenizer:
-    """How text is cut before merging. split: a regex, empty for the one of GPT-2."""
-
-    names: tuple[str, ...]
-    split: str = ""
-    single_digits: bool = False
-    is_nfc: bool = False
-    ignore_merges: bool = False
-
-
-PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
-    PreTokenizer(("gpt-2", "default", "")),
-    PreTokenizer(("smollm",), single_digits=True),
-    PreTokenizer(("llama-bpe", "llama3", "llama-v3"), split=_LLAMA3_SPLIT, ignore_merges=True),
-    PreTokenizer(("glm4", "chatglm-bpe"), split=_LLAMA3_SPLIT),
-    PreTokenizer(("gpt-4o", "minimax-m2"), split=_GPT4O_SPLIT),
-    PreTokenizer(("qwen2",), split=_QWEN2_SPLIT, is_nfc=True),
-)
 
 
 @dataclass(frozen=True)
@@ -117,9 +85,8 @@ def _byte_level(tokens: _Tokens, where: str) -> dict[str, Any]:
     steps: list[dict[str, Any]] = []
     if pre.single_digits:
         steps.append({"type": "Digits", "individual_digits": True})
-    if pre.split:
-        steps.append(split_by(pre.split))
-    steps.append({**BYTE_LEVEL, "use_regex": not pre.split})
+    steps += [split_by(regex) for regex in pre.splits]
+    steps.append({**BYTE_LEVEL, "use_regex": not pre.splits})
     vocab = {
         text: number
         for number, (text, kind) in enumerate(zip(tokens.texts, tokens.types, strict=True))
@@ -246,15 +213,13 @@ def _post_processor(tokens: _Tokens, byte_level: dict[str, Any] | None) -> dict[
 
 
 def _adds_bos(tokens: _Tokens) -> bool:
-    """The file's own word; without it, SentencePiece and llama3 files start with bos."""
+    """The file's own word; without it, SentencePiece files and some others start with bos."""
     said = tokens.key("add_bos_token")
     if isinstance(said, bool):
         return said
-    return tokens.key("model") == "llama" or tokens.key("pre") in (
-        "llama-bpe",
-        "llama3",
-        "llama-v3",
-    )
+    if tokens.key("model") == "llama":
+        return True
+    return any(pre.adds_bos and tokens.key("pre") in pre.names for pre in PRE_TOKENIZERS)
 
 
 def _settings(tokens: _Tokens, model: str) -> dict[str, Any]:

@@ -176,10 +176,10 @@ def _check_dense(
 
 
 def _same_shape(found: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Some checkpoints hold vectors as [1, n] and the like."""
-    if len(wanted) == 1 and len(found) > 1:
-        found = tuple(size for size in found if size != 1) or (1,)
-    return found == wanted
+    """Whether the same numbers lie in the same order: vectors as [1, n], heads as [h, rows, n]."""
+    if found == wanted or math.prod(found) != math.prod(wanted):
+        return found == wanted
+    return len(wanted) == 1 or found[-1] == wanted[-1]
 
 
 def _ordered_regions(

@@ -11,7 +11,7 @@ from ftengine.errors import LoadError
 from ftengine.loader.ftw import FtwPart
 from ftengine.loader.joined import Scales, joined_rows
 from ftengine.loader.stored import SCALE_FORMATS
-from ftengine.models.weight_names import BIAS_PARTS
+from ftengine.models.weight_names import BIAS_HALVES, BIAS_PARTS
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import Bytes
 
@@ -26,7 +26,7 @@ def packed_part(part: FtwPart, members: Members) -> Bytes:
     members: the pieces of the part, in any order.
     """
     if part.name in BIAS_PARTS:
-        return _vector(part, members[0])
+        return _vector(part, members)
     if part.name != "gate_up":
         rows = _rows(part, members, part.name)
         return rows.reshape(-1) if _is_plain(part) else panel32.pack(part.format, rows)
@@ -40,9 +40,12 @@ def packed_part(part: FtwPart, members: Members) -> Bytes:
     return panel32.pack_pair(part.format, gate, up)
 
 
-def _vector(part: FtwPart, member: tuple[Piece, bytearray]) -> Bytes:
+def _vector(part: FtwPart, members: Members) -> Bytes:
     """A bias; that of gate before that of up. Shape: uint8 [part.bytes]."""
-    piece, data = member
+    halves = {piece.part: np.frombuffer(data, np.uint8) for piece, data in members}
+    if len(halves) == len(BIAS_HALVES):
+        return np.concatenate([halves[name] for name in BIAS_HALVES])
+    piece, data = members[0]
     items = np.frombuffer(data, np.uint8).reshape(part.shape[0], -1)
     if piece.order != _IN_TURN:
         return items.reshape(-1)

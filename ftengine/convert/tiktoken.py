@@ -15,27 +15,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from ftengine.convert.split_rules import KIMI_SPLIT
 from ftengine.convert.tokenizer_json import BYTE_LEVEL, added_token, bpe, split_by
 from ftengine.errors import FormatError, LoadError
 
 RANKS_FILE = "tiktoken.model"
 _MAX_RANKS = 1 << 20
-_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-_LEAD = r"[^\r\n\p{L}\p{N}]?"
-_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-_KIMI_SPLIT = "|".join(
-    (
-        r"[\p{Han}]+",
-        f"{_LEAD}{_UPPER}*{_LOWER}+{_SHORT}",
-        f"{_LEAD}{_UPPER}+{_LOWER}*{_SHORT}",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -50,7 +35,7 @@ class _Release:
 
 
 _RELEASES = (
-    _Release(("<|im_user|>", "<|im_middle|>"), _KIMI_SPLIT, 256, "<|reserved_token_{id}|>"),
+    _Release(("<|im_user|>", "<|im_middle|>"), KIMI_SPLIT, 256, "<|reserved_token_{id}|>"),
 )
 """Kimi-K2 and those that came after it with the same tokens."""
 

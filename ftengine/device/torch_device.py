@@ -13,6 +13,8 @@ PAGE_BYTES = 4096
 HUGE_PAGE_BYTES = 2 << 20
 _BLOCK_BYTES = 64 << 20
 _HUGE_PAGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+_FLAGS = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+"""Private: Python's default is shared memory, which most systems never back with huge pages."""
 
 
 class WeightArena:
@@ -46,7 +48,7 @@ def page_aligned(num_bytes: int) -> torch.Tensor:
     """
     size = -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
     huge = size >= HUGE_PAGE_BYTES and _HUGE_PAGE_ADVICE is not None
-    memory = mmap.mmap(-1, size + (HUGE_PAGE_BYTES if huge else 0))
+    memory = mmap.mmap(-1, size + (HUGE_PAGE_BYTES if huge else 0), **_FLAGS)
     if huge and _HUGE_PAGE_ADVICE is not None:
         memory.madvise(_HUGE_PAGE_ADVICE)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)

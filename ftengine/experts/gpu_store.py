@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -24,6 +25,7 @@ from ftengine.experts.on_gpu.wide import WideCpu
 from ftengine.experts.partials import Routed
 from ftengine.experts.policy.mirror import Mirror
 from ftengine.experts.policy.planner import Planner, Split
+from ftengine.experts.policy.rates import Rates
 from ftengine.experts.slots import Kept, SlotPool
 from ftengine.experts.ways import CPU, DECODE, STREAM, WayChooser
 from ftengine.gpu.hand_off import HandOff
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _CLEARLY = 0.9
 """A chunk goes through admission, part by part, only where that costs so much less."""
+_PLANNED = ("split", "auto")
+"""Strategies that divide misses by rates."""
 _MODES = {"resident": "fetch", "fetch": "fetch", "cpu": "cpu"}
 
 
@@ -100,6 +104,17 @@ class GpuStore(DeviceStore):
         """Take the next MoE layer's bank. Raises: EngineError where a kernel is missing for it."""
         check_kernels(bank, self._tools.dot)
         return super().add_layer(bank, readahead)
+
+    @property
+    def measurable(self) -> ExpertBank | None:
+        """A bank to measure rates with; None where none is needed, or reading it would wait."""
+        if self._settings.strategy not in _PLANNED or not self._hosts or self._on_disk:
+            return None
+        return self._hosts[0].bank
+
+    def plan_with(self, rates: Rates) -> None:
+        """What the planner is to start from; before start."""
+        self._settings = replace(self._settings, rates=rates)
 
     def reserve_work(self, step_tokens: int) -> None:
         """Make the buffers of steps of up to so many tokens, before slots take the rest."""

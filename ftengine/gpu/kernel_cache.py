@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import logging
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 SHIPPED = Path(__file__).resolve().parent / "compiled"
 """Where a wheel carries the builds of the table, with the Triton version in VERSION_FILE."""
 VERSION_FILE = "TRITON"
-_FORMAT = 1
+_FORMAT = 2
 _MOST_BYTES = 64 << 20
 
 
@@ -156,19 +157,20 @@ def read_kernel(path: Path) -> CompiledKernel | None:
     except OSError:
         return None
     head, _, rest = data.partition(b"\n")
-    digest, image = rest[:32], rest[32:]
-    if hashlib.sha256(head + image).digest() != digest:
+    digest, packed = rest[:32], rest[32:]
+    if hashlib.sha256(head + packed).digest() != digest:
         log.warning("the compiled kernel %s is damaged; it is compiled again", path)
         return None
-    return CompiledKernel(image=image, **json.loads(head))
+    return CompiledKernel(image=zlib.decompress(packed), **json.loads(head))
 
 
 def write_kernel(path: Path, compiled: CompiledKernel) -> None:
-    """A line of JSON, 32 bytes of SHA-256 over line and image, the image."""
+    """A line of JSON, 32 bytes of SHA-256 over line and image, the image packed by zlib."""
     fields = {name: value for name, value in asdict(compiled).items() if name != "image"}
     head = json.dumps(fields, sort_keys=True).encode()
-    digest = hashlib.sha256(head + compiled.image).digest()
-    files.write_atomic(path, head + b"\n" + digest + compiled.image)
+    packed = zlib.compress(compiled.image, 9)
+    digest = hashlib.sha256(head + packed).digest()
+    files.write_atomic(path, head + b"\n" + digest + packed)
 
 
 def _source(module: str) -> bytes:

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.gpu.arena import Arena
+from ftengine.gpu.latent import LatentLaunches
+from ftengine.gpu.rows import RowLaunches
+from ftengine.gpu.states import GpuStates
 from ftengine.gpu.tools import GpuTools
+from ftengine.kernels.latent_operands import Chosen
 from ftengine.kernels.operands import ExpertBank, HeadLayout, KvScales, PackedWeight, RouteSpec
-from ftengine.kernels.triton import builds, expert_calls, layer_calls, row_calls, state_calls
+from ftengine.kernels.triton import builds, expert_calls, layer_calls, row_calls
 from ftengine.kernels.triton.expert_calls import Grouping
 from ftengine.kernels.triton.layer_calls import Attended, KvPages, Rotation
-from ftengine.kernels.triton.state_calls import DeltaInputs, StateRows
 
 FEW_TOKENS = 16
 """So many tokens at most take the decoding form of a product."""
 _STEP = builds.GEMM_ROWS
-_START_ITEMS = 4
-"""int32 of a pair of query starts, which begins at a multiple of 16 bytes."""
 
 
 def whole_tiles(tokens: int) -> int:
@@ -33,45 +34,42 @@ def whole_tiles(tokens: int) -> int:
 
 
 class Constants:
-    """Index tensors that never change. Shape: pairs, tiles: see Grouping; one row of starts per
-    number of tokens.
-    """
+    """Index tensors that never change. Shape: pairs, tiles: see Grouping."""
 
     def __init__(self, max_tokens: int, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """place: host tensor -> device tensor."""
         rows = whole_tiles(max_tokens)
         tiles = [(0, first, _STEP) for first in range(0, rows, _STEP)]
-        starts = torch.zeros(max_tokens + 1, _START_ITEMS, dtype=torch.int32)
-        starts[:, 1] = torch.arange(max_tokens + 1)
         self.pairs = place(torch.arange(rows, dtype=torch.int32))
         self.tiles = place(torch.tensor(tiles, dtype=torch.int32))
-        self.starts = place(starts)
-        self.first_slot = place(torch.zeros(2, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
 class KernelMemory:
-    """What kernels work in, on the device. kept, picked: float32, each for a row of every token."""
+    """What kernels work in, on the device. kept, picked: float32, each for a row of every token.
+
+    choice: of keys for every token, where layers choose; int32.
+    """
 
     arena: Arena
     constants: Constants
     kept: torch.Tensor
     picked: torch.Tensor
+    choice: Chosen | None = None
 
 
-class GpuKernels:
+class GpuKernels(RowLaunches, LatentLaunches):
     """Kernels. Modules are built with it before its memory is known; work_in comes before a step.
 
     most_queries: of one sequence in the step, to be set before it; bounds a grid.
     """
-
-    state_ops = None
 
     def __init__(self, tools: GpuTools) -> None:
         self.tools = tools
         self.most_queries = 1
         self._memory: KernelMemory | None = None
         self._launch = tools.launch
+        self.state_ops = GpuStates(tools.launch, lambda: self._work.arena)
         self._item = torch.bfloat16 if tools.dot == "bf16" else torch.float32
 
     def work_in(self, memory: KernelMemory) -> None:
@@ -82,6 +80,17 @@ class GpuKernels:
     def _work(self) -> KernelMemory:
         assert self._memory is not None, "kernels were given no work memory"
         return self._memory
+
+    @property
+    def arena(self) -> Arena:
+        """What a call works in."""
+        return self._work.arena
+
+    @property
+    def choice(self) -> Chosen:
+        """Where choices of keys are kept."""
+        assert self._work.choice is not None, "the kernels were given no memory for choices"
+        return self._work.choice
 
     def linear(
         self,
@@ -98,13 +107,7 @@ class GpuKernels:
         if x.shape[0] > FEW_TOKENS:
             self._gemm(x, weight, out, bias, accumulate)
             return out
-        x = self._packed_rows(x)
-        if out.is_contiguous():
-            self._launch(layer_calls.linear(x, weight, out, bias, accumulate))
-            return out
-        found = self._work.arena.take(*out.shape)
-        self._launch(layer_calls.linear(x, weight, found, bias))
-        self._launch(row_calls.add_rows(found, out, accumulate=accumulate))
+        self._launch(layer_calls.linear(x, weight, out, bias, accumulate))
         return out
 
     def expert_ffn(
@@ -149,14 +152,9 @@ class GpuKernels:
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Normalise rows."""
-        self._work.arena.reset()
         if out is None:
             out = torch.empty_like(x)
-        source = self._packed_rows(x)
-        target = out if out.is_contiguous() else self._work.arena.take(*out.shape)
-        self._launch(layer_calls.rms_norm(source, weight, eps, target, residual))
-        if target is not out:
-            self._launch(row_calls.add_rows(target, out))
+        self._launch(layer_calls.rms_norm(x, weight, eps, out, residual))
         return out
 
     def rope_store(
@@ -251,54 +249,14 @@ class GpuKernels:
         expert_ids: torch.Tensor,
         weights: torch.Tensor,
         bias: torch.Tensor | None = None,
+        expert_scale: torch.Tensor | None = None,
     ) -> None:
         """The best experts of each token and their weights."""
         self._work.arena.reset()
         scores = self._packed_rows(logits)
         assert expert_ids.is_contiguous()
         assert weights.is_contiguous()
-        self._launch(layer_calls.route(scores, spec, expert_ids, weights, bias))
-
-    def causal_conv(
-        self,
-        x: torch.Tensor,
-        state: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Depthwise convolution over the past of one sequence."""
-        out = x.new_empty(x.shape)
-        rows = self._one_sequence(state, x.shape[0])
-        self._launch(state_calls.causal_conv(x, rows, weight, out, bias))
-        return out
-
-    def delta_rule(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor,
-        state: torch.Tensor,
-        out: torch.Tensor,
-    ) -> None:
-        """The gated delta rule over new tokens of one sequence, token after token."""
-        inputs = DeltaInputs(*(item.contiguous() for item in (q, k, v, decay, beta)))
-        self._launch(state_calls.delta_rule(inputs, self._one_sequence(state, v.shape[0]), out))
-
-    def mamba2_scan(
-        self,
-        x: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor,
-        decay: torch.Tensor,
-        state: torch.Tensor,
-        out: torch.Tensor,
-    ) -> None:
-        """The Mamba-2 recurrence over new tokens of one sequence."""
-        x, b, c, decay = (item.contiguous() for item in (x, b, c, decay))
-        rows = self._one_sequence(state, x.shape[0])
-        self._launch(state_calls.mamba2_scan(x, b, c, decay, rows, out))
+        self._launch(layer_calls.route(scores, spec, expert_ids, weights, bias, expert_scale))
 
     def _gemm(
         self,
@@ -345,12 +303,6 @@ class GpuKernels:
         copied = self._work.arena.take(*x.shape)
         self._launch(row_calls.add_rows(x, copied))
         return copied
-
-    def _one_sequence(self, state: torch.Tensor, tokens: int) -> StateRows:
-        """A state that is given by itself."""
-        slots = self._work.constants.first_slot[:1]
-        start = self._work.constants.starts[tokens, :2]
-        return StateRows(state, 0, slots, start, slots)
 
 
 def _kv_pages(

@@ -36,7 +36,9 @@ TARGETS = (
 )
 """What kernels are checked for."""
 IN_THE_WHEEL = tuple(target.label for target in TARGETS if target.backend == "cuda")
-"""What a wheel carries: 10 MB, 3.2 MB of the wheel. AMD's are compiled where they are used."""
+"""What a wheel carries. AMD's are compiled where they are used."""
+MOST_BYTES = 10_000_000
+"""Of all files in a wheel."""
 
 
 def ship(
@@ -77,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = [known[label] for label in given.targets]
     size = ship(TABLE, targets, given.out, compile_kernel, version)
     sys.stdout.write(f"{size / 1e6:.1f} MB in {given.out}, by Triton {version}\n")
+    if given.out == SHIPPED and size > MOST_BYTES:
+        sys.stderr.write(f"a wheel carries at most {MOST_BYTES / 1e6:.0f} MB: ship fewer builds\n")
+        return 1
     return 0
 
 

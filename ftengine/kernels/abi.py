@@ -14,7 +14,7 @@ from typing import Any
 
 from ftengine.errors import EngineError
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 ACCUMULATE = 1
 ADD_ONE = 2
 INTERLEAVED = 4
@@ -56,18 +56,26 @@ class _Info(ctypes.Structure):
         ("size", ctypes.c_uint32),
         ("abi_version", ctypes.c_uint32),
         ("threads", ctypes.c_int32),
-        ("zero", ctypes.c_uint32),
+        ("activations", ctypes.c_uint32),
         ("target", ctypes.c_char * 16),
         ("targets", ctypes.c_char * 64),
         ("features", ctypes.c_char * 160),
     )
 
 
+ACTIVATIONS = ("auto", "int8")
+"""How products with weights of integer codes take activations; places are the library's numbers."""
+
+
 @dataclass(frozen=True)
 class NativeInfo:
-    """What the library uses: target is the chosen instruction set, targets the usable ones."""
+    """What the library uses: target is the chosen instruction set, targets the usable ones.
+
+    activations: one of ACTIVATIONS.
+    """
 
     target: str
+    activations: str
     targets: tuple[str, ...]
     threads: int
     features: tuple[str, ...]
@@ -106,6 +114,8 @@ def load_library(path: Path) -> ctypes.CDLL:
     library.ft_expert_ffn_scratch.argtypes = (ctypes.c_char_p,)
     library.ft_expert_ffn_scratch.restype = ctypes.c_int64
     library.ft_set_target.argtypes = (ctypes.c_char_p,)
+    library.ft_set_activations.argtypes = (ctypes.c_uint32,)
+    library.ft_activation_bits.argtypes = (ctypes.c_uint32,)
     library.ft_status_text.restype = ctypes.c_char_p
     library.ft_products.argtypes = (ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p)
     library.ft_hand_over.argtypes = (ctypes.c_int32, ctypes.c_void_p)
@@ -119,6 +129,7 @@ def read_info(library: ctypes.CDLL) -> NativeInfo:
     check(library, int(library.ft_info(ctypes.byref(info))), "ft_info")
     return NativeInfo(
         target=info.target.decode(),
+        activations=ACTIVATIONS[info.activations],
         targets=tuple(info.targets.decode().split(",")),
         threads=int(info.threads),
         features=tuple(filter(None, info.features.decode().split(","))),

@@ -13,16 +13,26 @@ from typing import Protocol
 import torch
 
 from ftengine.errors import EngineError
+from ftengine.kernels.latent_operands import (
+    Chosen,
+    IndexHeads,
+    LatentHeads,
+    LatentWeights,
+    StepPages,
+    Turn,
+)
 from ftengine.kernels.native import NativeKernels
-from ftengine.kernels.native_states import NativeStates
 from ftengine.kernels.operands import ExpertBank, HeadLayout, KvScales, PackedWeight, RouteSpec
 from ftengine.kernels.reference import attention as reference_attention
 from ftengine.kernels.reference import expert_ffn as reference_expert_ffn
 from ftengine.kernels.reference import linear as reference_linear
 from ftengine.kernels.reference import norm as reference_norm
-from ftengine.kernels.reference import recurrent as reference_recurrent
 from ftengine.kernels.reference import rope as reference_rope
 from ftengine.kernels.reference import route as reference_route
+from ftengine.kernels.reference.latent import TorchLatents
+from ftengine.kernels.reference.rows import TorchRows
+from ftengine.kernels.reference.states import ReferenceStates
+from ftengine.kernels.state_operands import StateOps
 
 __all__ = [
     "EMBED_FORMATS",
@@ -43,14 +53,11 @@ EMBED_FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
 
 
 class Kernels(Protocol):
-    """Everything a layer may ask for. Shapes and meanings: kernels/native.py.
-
-    state_ops: whole mixers with a state as one call each, None where these kernels have none.
-    """
+    """Everything a layer may ask for. Shapes and meanings: kernels/native.py."""
 
     @property
-    def state_ops(self) -> NativeStates | None:
-        """What layers with a state use where it is there."""
+    def state_ops(self) -> StateOps:
+        """Whole mixers with a state, as one call each."""
 
     def linear(
         self,
@@ -135,46 +142,112 @@ class Kernels(Protocol):
         expert_ids: torch.Tensor,
         weights: torch.Tensor,
         bias: torch.Tensor | None = None,
+        expert_scale: torch.Tensor | None = None,
     ) -> None:
-        """The best experts of each token and their weights."""
+        """The best experts of each token and their weights. Meaning: reference/route.py."""
 
-    def causal_conv(
+    def add_rows(
         self,
-        x: torch.Tensor,
-        state: torch.Tensor,
-        weight: torch.Tensor,
+        source: torch.Tensor,
+        out: torch.Tensor,
+        factor: float = 1.0,
+        accumulate: bool = True,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Depthwise convolution over the past of one sequence. Meaning: reference/recurrent.py."""
+        """out (+)= factor * source + bias. Shapes, also below: reference/rows.py."""
 
-    def delta_rule(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor,
-        state: torch.Tensor,
-        out: torch.Tensor,
-    ) -> None:
-        """The gated delta rule over new tokens of one sequence."""
+    def fill_rows(self, out: torch.Tensor, value: float) -> None:
+        """out = value."""
 
-    def mamba2_scan(
+    def gate_rows(
         self,
         x: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor,
-        decay: torch.Tensor,
-        state: torch.Tensor,
+        gate: torch.Tensor,
         out: torch.Tensor,
+        kind: str = "plain",
+        index: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """out = x * kind(gate): "plain", "sigmoid" or "silu"."""
+
+    def move_heads(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        heads: int,
+        from_dim: int,
+        to_dim: int,
+        turns: int = 1,
+    ) -> torch.Tensor:
+        """Make heads longer or shorter, or put them in another order."""
+
+    def squash_rows(
+        self, x: torch.Tensor, out: torch.Tensor, kind: str, limit: float = 1.0
+    ) -> torch.Tensor:
+        """out = kind(x): "sigmoid", "tanh" or "clamp"."""
+
+    def centre_rows(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Take off the mean of each row."""
+
+    def group_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, groups: int, eps: float, out: torch.Tensor
+    ) -> torch.Tensor:
+        """Normalise equal parts of rows."""
+
+    def latent_store(
+        self,
+        latent: torch.Tensor,
+        key: torch.Tensor,
+        weights: LatentWeights,
+        turn: Turn,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        pool: torch.Tensor,
     ) -> None:
-        """The Mamba-2 recurrence over new tokens of one sequence."""
+        """Norm the latent, rotate the key, store both. Meaning, also below: reference/latent.py."""
+
+    def latent_attention(
+        self,
+        q: torch.Tensor,
+        heads: LatentHeads,
+        weights: LatentWeights,
+        turn: Turn,
+        step: StepPages,
+        pool: torch.Tensor,
+        out: torch.Tensor,
+        chosen: Chosen | None = None,
+    ) -> None:
+        """Attend over latents, of all tokens before or of the chosen ones."""
+
+    def index_store(
+        self,
+        key: torch.Tensor,
+        index: IndexHeads,
+        turn: Turn,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        pool: torch.Tensor,
+    ) -> None:
+        """Norm, rotate and store the keys that an indexer compares."""
+
+    def sees_all(self, step: StepPages, top_k: int) -> bool:
+        """Whether no token of the step can be kept from a key; False is always right."""
+
+    def index_choose(
+        self,
+        q: torch.Tensor,
+        factors: torch.Tensor,
+        index: IndexHeads,
+        turn: Turn,
+        step: StepPages,
+        pool: torch.Tensor,
+    ) -> Chosen:
+        """The keys that each token is to see, valid until the next call."""
 
 
-class ReferenceKernels:
+class ReferenceKernels(TorchRows, TorchLatents):
     """The plain torch functions as one set."""
 
-    state_ops = None
+    state_ops = ReferenceStates()
     linear = staticmethod(reference_linear.linear)
     embed_rows = staticmethod(reference_linear.embed_rows)
     expert_ffn = staticmethod(reference_expert_ffn.expert_ffn)
@@ -182,9 +255,6 @@ class ReferenceKernels:
     rope_store = staticmethod(reference_rope.rope_store)
     attention = staticmethod(reference_attention.attention)
     route = staticmethod(reference_route.route)
-    causal_conv = staticmethod(reference_recurrent.causal_conv)
-    delta_rule = staticmethod(reference_recurrent.delta_rule)
-    mamba2_scan = staticmethod(reference_recurrent.mamba2_scan)
 
 
 @dataclass(frozen=True)
@@ -207,10 +277,12 @@ def choose_kernels(
     num_threads: int,
     cpu_target: str = "",
     exact: bool = True,
+    activations: str = "auto",
 ) -> KernelChoice:
     """Choose the kernels of an engine: "native", or "reference" where asked or where it is missing.
 
     exact: activations stay float32 in products; else the fastest target may round them.
+    activations: int8 = rounded to 8 bits in products with integer codes, by every native target.
 
     Raises: EngineError when a target is asked for that this machine or library lacks.
     """
@@ -226,14 +298,16 @@ def choose_kernels(
         return _reference(num_threads, (note,))
     if not exact and not cpu_target:
         native.set_target(native.info().targets[0])
+    native.set_activations(activations)
     info = native.info()
     described = {
         "set": "native",
         "target": info.target,
+        "activations": info.activations,
         "threads": str(info.threads),
         "targets": ",".join(info.targets),
     }
-    log.info("kernels: native, %s, %d threads", info.target, info.threads)
+    log.info("kernels: native, %s, %d threads, %s", info.target, info.threads, activations)
     return KernelChoice(native, described, (), torch_threads=1)
 
 

@@ -20,11 +20,19 @@ from ftengine.errors import EngineError
 from ftengine.kernels import abi, biased_experts
 from ftengine.kernels.abi import NativeInfo
 from ftengine.kernels.call_work import TimedCall, work_of
+from ftengine.kernels.native_checks import (
+    POOL_FORMATS,
+    bad_shape,
+    check_index,
+    check_pools,
+    check_qkv,
+    check_routing,
+    check_rows,
+    vector_address,
+)
 from ftengine.kernels.native_states import NativeStates
 from ftengine.kernels.operands import (
     ACTIVATIONS,
-    KV_GROUP,
-    PAGE_TOKENS,
     SCORES,
     ExpertBank,
     HeadLayout,
@@ -32,14 +40,15 @@ from ftengine.kernels.operands import (
     PackedWeight,
     RouteSpec,
 )
-from ftengine.kernels.reference import recurrent
+from ftengine.kernels.reference.latent import TorchLatents
+from ftengine.kernels.reference.route import route_in_steps
+from ftengine.kernels.reference.rows import TorchRows
 from ftengine.quant import format_named
 from ftman.clock import SYSTEM
 
 __all__ = ["ExpertBank", "HeadLayout", "NativeKernels", "PackedWeight"]
 
 _log = logging.getLogger(__name__)
-_POOL_FORMATS = {torch.float32: 0, torch.bfloat16: 30, torch.int8: 8}
 
 
 @dataclass(frozen=True)
@@ -51,14 +60,10 @@ class TapedCall:
     scratch: torch.Tensor
 
 
-class NativeKernels:
+class NativeKernels(TorchRows, TorchLatents):
     """The loaded library. All activations are float32; the last dimension is contiguous."""
 
     name = "native"
-    # no native form yet: the reference computes
-    causal_conv = staticmethod(recurrent.causal_conv)
-    delta_rule = staticmethod(recurrent.delta_rule)
-    mamba2_scan = staticmethod(recurrent.mamba2_scan)
 
     def __init__(self, library: ctypes.CDLL, path: Path) -> None:
         self.path = path
@@ -80,7 +85,8 @@ class NativeKernels:
     ) -> NativeKernels:
         """Load the library and start its threads (0 = one per usable CPU, the caller included).
 
-        Threads and target belong to the process: a second load changes them for the first too.
+        Threads, target and activations belong to the process: a second load changes them for the
+        first too.
 
         Raises: EngineError("native_missing") naming how to build it; ("native_call") where the
         target is unknown.
@@ -107,6 +113,15 @@ class NativeKernels:
             raise EngineError(
                 f"cpu_target {name!r} is not usable here; usable: {targets}", code="native_call"
             )
+
+    def set_activations(self, name: str) -> None:
+        """One of abi.ACTIVATIONS, for this process; it stays when target or threads change."""
+        status = int(self._library.ft_set_activations(abi.ACTIVATIONS.index(name)))
+        abi.check(self._library, status, "ft_set_activations")
+
+    def activation_bits(self, fmt: str) -> int:
+        """Of an activation in products with this format: 8, 15 (integers), 16 (bfloat16) or 32."""
+        return int(self._library.ft_activation_bits(format_named(fmt).native_id))
 
     def set_threads(self, num_threads: int) -> None:
         """Restart the pool with another number of threads, the target stays."""
@@ -184,11 +199,11 @@ class NativeKernels:
                 torch.zeros(tokens, weight.rows) if accumulate else x.new_empty(tokens, weight.rows)
             )
         if x.shape[1] != weight.cols or out.shape[1] != weight.rows or out.shape[0] != tokens:
-            raise _shape(
+            raise bad_shape(
                 "linear",
                 f"x {tuple(x.shape)}, out {tuple(out.shape)}, weight {weight.rows} x {weight.cols}",
             )
-        _check_rows("linear", x, out)
+        check_rows("linear", x, out)
         packed = abi.LINEAR.pack(
             88,
             weight.native_id,
@@ -198,7 +213,7 @@ class NativeKernels:
             weight.address,
             weight.rows,
             weight.cols,
-            0 if bias is None else _vector("linear bias", bias, weight.rows),
+            0 if bias is None else vector_address("linear bias", bias, weight.rows),
             out.data_ptr(),
             out.stride(0),
             1 if accumulate else 0,
@@ -227,12 +242,12 @@ class NativeKernels:
         if out is None:
             out = torch.zeros_like(x) if accumulate else torch.empty_like(x)
         if x.shape != (tokens, bank.hidden) or out.shape != x.shape:
-            raise _shape(
+            raise bad_shape(
                 "expert_ffn",
                 f"x {tuple(x.shape)}, ids {tuple(expert_ids.shape)}, hidden {bank.hidden}",
             )
-        _check_rows("expert_ffn", x, out)
-        _check_routing("expert_ffn", expert_ids, weights)
+        check_rows("expert_ffn", x, out)
+        check_routing("expert_ffn", expert_ids, weights)
         if bank.in_products:
             found = biased_experts.expert_ffn(self.linear, x, expert_ids, weights, bank)
             return out.add_(found) if accumulate else out.copy_(found)
@@ -303,10 +318,10 @@ class NativeKernels:
         if out is None:
             out = torch.empty_like(x)
         if out.shape != x.shape or (residual is not None and residual.shape != x.shape):
-            raise _shape("rms_norm", f"x {tuple(x.shape)}, out {tuple(out.shape)}")
-        _check_rows("rms_norm", x, out)
+            raise bad_shape("rms_norm", f"x {tuple(x.shape)}, out {tuple(out.shape)}")
+        check_rows("rms_norm", x, out)
         if residual is not None:
-            _check_rows("rms_norm", residual, out)
+            check_rows("rms_norm", residual, out)
         packed = abi.RMS_NORM.pack(
             88,
             abi.ADD_ONE if add_one else 0,
@@ -314,7 +329,7 @@ class NativeKernels:
             x.stride(0),
             0 if residual is None else residual.data_ptr(),
             0 if residual is None else residual.stride(0),
-            _vector("rms_norm weight", weight, cols),
+            vector_address("rms_norm weight", weight, cols),
             out.data_ptr(),
             out.stride(0),
             tokens,
@@ -348,12 +363,12 @@ class NativeKernels:
         kv_heads, 16, head_dim] float32 or bfloat16, or int8 with scales.
         """
         tokens, dim = qkv.shape[0], heads.head_dim
-        _check_qkv("rope_store", qkv, heads)
-        _check_pools("rope_store", keys, values, scales, heads)
-        _check_index("rope_store positions", positions, torch.int32, tokens)
-        _check_index("rope_store slots", slots, torch.int64, tokens)
+        check_qkv("rope_store", qkv, heads)
+        check_pools("rope_store", keys, values, scales, heads)
+        check_index("rope_store positions", positions, torch.int32, tokens)
+        check_index("rope_store slots", slots, torch.int64, tokens)
         if cos.shape != sin.shape or not (cos.is_contiguous() and sin.is_contiguous()):
-            raise _shape("rope_store", f"cos {tuple(cos.shape)}, sin {tuple(sin.shape)}")
+            raise bad_shape("rope_store", f"cos {tuple(cos.shape)}, sin {tuple(sin.shape)}")
         q = qkv.data_ptr()
         k = q + 4 * heads.heads * dim
         packed = abi.ROPE_STORE.pack(
@@ -368,8 +383,8 @@ class NativeKernels:
             heads.kv_heads,
             dim,
             2 * cos.shape[1],
-            0 if q_norm is None else _vector("q_norm", q_norm, dim),
-            0 if k_norm is None else _vector("k_norm", k_norm, dim),
+            0 if q_norm is None else vector_address("q_norm", q_norm, dim),
+            0 if k_norm is None else vector_address("k_norm", k_norm, dim),
             cos.data_ptr(),
             sin.data_ptr(),
             cos.shape[0],
@@ -378,7 +393,7 @@ class NativeKernels:
             values.data_ptr(),
             slots.data_ptr(),
             keys.shape[0],
-            _POOL_FORMATS[keys.dtype],
+            POOL_FORMATS[keys.dtype],
             eps,
             0 if scales is None else scales.keys.data_ptr(),
             0 if scales is None else scales.values.data_ptr(),
@@ -410,18 +425,18 @@ class NativeKernels:
         width = heads.heads * heads.head_dim
         if out is None:
             out = torch.empty(qkv.shape[0], width)
-        _check_qkv("attention", qkv, heads)
-        _check_pools("attention", keys, values, scales, heads)
-        _check_rows("attention", qkv, out)
-        _check_index("attention query_start", query_start, torch.int32, sequences + 1)
-        _check_index("attention context_len", context_len, torch.int32, sequences)
+        check_qkv("attention", qkv, heads)
+        check_pools("attention", keys, values, scales, heads)
+        check_rows("attention", qkv, out)
+        check_index("attention query_start", query_start, torch.int32, sequences + 1)
+        check_index("attention context_len", context_len, torch.int32, sequences)
         if out.shape != (qkv.shape[0], width) or not page_table.is_contiguous():
-            raise _shape("attention", f"out {tuple(out.shape)}, pages {tuple(page_table.shape)}")
+            raise bad_shape("attention", f"out {tuple(out.shape)}, pages {tuple(page_table.shape)}")
         if page_table.dtype != torch.int32 or page_table.shape[0] != sequences:
-            raise _shape("attention", f"page_table {page_table.dtype} {tuple(page_table.shape)}")
+            raise bad_shape("attention", f"page_table {page_table.dtype} {tuple(page_table.shape)}")
         packed = abi.ATTENTION.pack(
             168,
-            _POOL_FORMATS[keys.dtype],
+            POOL_FORMATS[keys.dtype],
             qkv.data_ptr(),
             qkv.stride(0),
             keys.data_ptr(),
@@ -436,7 +451,7 @@ class NativeKernels:
             heads.kv_heads,
             heads.head_dim,
             window,
-            0 if sinks is None else _vector("sinks", sinks, heads.heads),
+            0 if sinks is None else vector_address("sinks", sinks, heads.heads),
             out.data_ptr(),
             out.stride(0),
             scale,
@@ -464,12 +479,12 @@ class NativeKernels:
         count = ids.shape[0]
         if out is None:
             out = torch.empty(count, cols)
-        _check_index("embed_rows ids", ids, torch.int64, count)
+        check_index("embed_rows ids", ids, torch.int64, count)
         if table.dtype != torch.uint8 or not table.is_contiguous():
-            raise _shape("embed_rows", f"table {table.dtype} {tuple(table.shape)}")
+            raise bad_shape("embed_rows", f"table {table.dtype} {tuple(table.shape)}")
         if table.shape[1] != quant.row_bytes(cols) or out.shape != (count, cols):
-            raise _shape("embed_rows", f"table {tuple(table.shape)}, out {tuple(out.shape)}")
-        _check_rows("embed_rows", out, out)
+            raise bad_shape("embed_rows", f"table {tuple(table.shape)}, out {tuple(out.shape)}")
+        check_rows("embed_rows", out, out)
         packed = abi.EMBED_ROWS.pack(
             64,
             quant.native_id,
@@ -491,18 +506,18 @@ class NativeKernels:
         expert_ids: torch.Tensor,
         weights: torch.Tensor,
         bias: torch.Tensor | None = None,
+        expert_scale: torch.Tensor | None = None,
     ) -> None:
-        """The best experts of each token, best first, the lower id where two are equal.
-
-        Shape: logits [n, experts]; expert_ids int32 and weights float32 [n, k], contiguous,
-        written; bias [experts], added to the scores for the choice only.
-        """
+        """The best experts of each token, as reference/route.py."""
+        if expert_scale is not None or spec.divides_late or not spec.chooses_plainly:
+            route_in_steps(self.route, logits, spec, expert_ids, weights, bias, expert_scale)
+            return
         tokens, experts = logits.shape
         slots = expert_ids.shape[1]
         if expert_ids.shape[0] != tokens or slots > experts:
-            raise _shape("route", f"logits {tuple(logits.shape)}, ids {tuple(expert_ids.shape)}")
-        _check_rows("route", logits, logits)
-        _check_routing("route", expert_ids, weights)
+            raise bad_shape("route", f"logits {tuple(logits.shape)}, ids {tuple(expert_ids.shape)}")
+        check_rows("route", logits, logits)
+        check_routing("route", expert_ids, weights)
         packed = abi.ROUTE.pack(
             80,
             SCORES[spec.score],
@@ -511,89 +526,10 @@ class NativeKernels:
             tokens,
             experts,
             slots,
-            0 if bias is None else _vector("route bias", bias, experts),
+            0 if bias is None else vector_address("route bias", bias, experts),
             expert_ids.data_ptr(),
             weights.data_ptr(),
             abi.NORMALIZE if spec.normalize else 0,
             spec.scale,
         )
         self._call("route", packed)
-
-
-def _shape(call: str, what: str) -> EngineError:
-    return EngineError(f"{call}: shapes do not fit: {what}", code="bad_operand")
-
-
-def _check_rows(call: str, x: torch.Tensor, out: torch.Tensor) -> None:
-    """Float32 rows with a contiguous last dimension."""
-    good = x.dtype == torch.float32 and out.dtype == torch.float32
-    if not good or x.stride(-1) != 1 or out.stride(-1) != 1:
-        raise EngineError(
-            f"{call}: need float32 rows with a contiguous last dimension, got {x.dtype} "
-            f"{x.stride()} and {out.dtype} {out.stride()}",
-            code="bad_operand",
-        )
-
-
-def _check_index(what: str, ids: torch.Tensor, dtype: torch.dtype, count: int) -> None:
-    if ids.dtype != dtype or ids.shape != (count,) or not ids.is_contiguous():
-        raise EngineError(
-            f"{what}: need {count} contiguous {dtype}, got {ids.dtype} {tuple(ids.shape)}",
-            code="bad_operand",
-        )
-
-
-def _check_routing(call: str, ids: torch.Tensor, weights: torch.Tensor) -> None:
-    if (
-        ids.dtype != torch.int32
-        or weights.dtype != torch.float32
-        or weights.shape != ids.shape
-        or not (ids.is_contiguous() and weights.is_contiguous())
-    ):
-        raise EngineError(
-            f"{call}: need contiguous int32 ids and float32 weights of one shape, got "
-            f"{ids.dtype} {tuple(ids.shape)} and {weights.dtype} {tuple(weights.shape)}",
-            code="bad_operand",
-        )
-
-
-def _check_qkv(call: str, qkv: torch.Tensor, heads: HeadLayout) -> None:
-    if qkv.dtype != torch.float32 or qkv.stride(1) != 1 or qkv.shape[1] != heads.qkv_cols:
-        raise _shape(call, f"qkv {qkv.dtype} {tuple(qkv.shape)}, {heads}")
-
-
-def _check_pools(
-    call: str,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    scales: KvScales | None,
-    heads: HeadLayout,
-) -> None:
-    shape = (keys.shape[0], heads.kv_heads, PAGE_TOKENS, heads.head_dim)
-    good = keys.shape == shape and values.shape == shape and keys.dtype == values.dtype
-    if not good or keys.dtype not in _POOL_FORMATS:
-        raise _shape(call, f"keys {keys.dtype} {tuple(keys.shape)}, {heads}")
-    if not (keys.is_contiguous() and values.is_contiguous()):
-        raise _shape(call, "the KV pools must be contiguous")
-    if (scales is None) == (keys.dtype == torch.int8):
-        raise _shape(call, f"{keys.dtype} KV pools and scales {scales is not None}")
-    if scales is not None:
-        _check_scales(call, scales, shape)
-
-
-def _check_scales(call: str, scales: KvScales, shape: tuple[int, ...]) -> None:
-    """Shape: of the pools the scales belong to."""
-    wanted = (*shape[:3], shape[3] // KV_GROUP)
-    for part in (scales.keys, scales.values):
-        good = part.dtype == torch.float16 and part.is_contiguous() and part.shape == wanted
-        if not good or shape[3] % KV_GROUP:
-            raise _shape(call, f"scales {part.dtype} {tuple(part.shape)}, KV pools {shape}")
-
-
-def _vector(what: str, x: torch.Tensor, size: int) -> int:
-    if x.dtype != torch.float32 or x.shape != (size,) or not x.is_contiguous():
-        raise EngineError(
-            f"{what}: need {size} contiguous float32, got {x.dtype} {tuple(x.shape)}",
-            code="bad_operand",
-        )
-    return x.data_ptr()

@@ -5,7 +5,7 @@ Shapes, formats and alignment are checked here, once, when the operand is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -29,9 +29,18 @@ SCORES: dict[str, int] = {"softmax": 0, "sigmoid": 1}
 """What a router makes of its logits, and native ids."""
 
 
+ROUTE_SCORES = (*SCORES, "sqrt_softplus")
+"""With those that no native kernel computes."""
+
+
 @dataclass(frozen=True)
 class RouteSpec:
-    """How experts are chosen: score over all of them, normalize = divide the chosen by their sum.
+    """How experts are chosen: score over all of them, normalize = divide the chosen by their sum +
+    epsilon, scale multiplies them.
+
+    Only experts of the `kept_groups` best of `groups` equal groups are chosen; group_by: a group's
+    worth, "top2", the sum of its two best, or "max", its best. jitter: how near to the best experts
+    must be to share its weight, 0 = experts are weighed by their scores.
 
     Raises: EngineError("bad_operand") for a score that is not built.
     """
@@ -39,13 +48,38 @@ class RouteSpec:
     score: str
     normalize: bool
     scale: float
+    epsilon: float = 0.0
+    groups: int = 1
+    kept_groups: int = 1
+    group_by: str = "top2"
+    jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            known = ", ".join(SCORES)
+        if self.score not in ROUTE_SCORES:
+            known = ", ".join(ROUTE_SCORES)
             raise EngineError(
                 f"router score {self.score!r} is not built; built: {known}", code="bad_operand"
             )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether some groups are out."""
+        return self.groups != self.kept_groups
+
+    @property
+    def divides_late(self) -> bool:
+        """Whether the sum needs its epsilon."""
+        return self.normalize and self.epsilon > 0
+
+    @property
+    def chooses_plainly(self) -> bool:
+        """Whether the experts of the best native scores are chosen, and weighed by them."""
+        return self.score in SCORES and not self.grouped and not self.jitter
+
+    @property
+    def undivided(self) -> RouteSpec:
+        """The same, weights left as scores."""
+        return replace(self, normalize=False, scale=1.0, epsilon=0.0)
 
 
 @dataclass(frozen=True)

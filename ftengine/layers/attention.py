@@ -11,17 +11,18 @@ import torch
 
 from ftengine.cache.policy.pages import PAGE_TOKENS
 from ftengine.kernels.dispatch import HeadLayout, Kernels
+from ftengine.kernels.reference.paged_rows import attend_chosen
 from ftengine.layers.blocks import BlockChoice
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
-from ftengine.layers.norm import RmsNorm
-from ftengine.layers.paged import attend_chosen
+from ftengine.layers.norm import GroupNorm, RmsNorm
 from ftengine.layers.rotary import RopeTables
 
 
 @dataclass(frozen=True)
 class HeadNorms:
-    """What normalises q and k. Shape: q, k and late float32 [head_dim].
+    """What normalises q and k. Shape: q, k float32 [head_dim]; late
+    float32 [1, head_dim].
 
     q and k: of every head before the rotation. whole: of all heads of q at once, and of k. late:
     the product of both weights where they come after the rotation: the length of a head does not
@@ -44,7 +45,7 @@ class Values:
 
     dim: int = 0
     scale: float = 1.0
-    norm: RmsNorm | None = None
+    norm: GroupNorm | None = None
 
 
 PLAIN_VALUES = Values()
@@ -92,7 +93,7 @@ class Attention:
         values = context.pool.values[self.kv_index]
         scales = context.pool.scales[self.kv_index]
         wide = self.qkv.apply(normed, fitting(buffers.qkv, self.qkv.rows))
-        qkv = self._with_values(wide)
+        qkv = self._with_values(wide, buffers.qkv)
         attended = fitting(buffers.attended, self.heads.heads * self.heads.head_dim)
         self._before_rotation(qkv)
         self.kernels.rope_store(
@@ -129,10 +130,12 @@ class Attention:
         if self.blocks is not None:
             self._attend_blocks(self.blocks, wide, attended, context)
         elif wide.shape[1] > self.heads.qkv_cols:
-            attended.mul_(wide[:, self.heads.qkv_cols :].sigmoid_())
+            gate = wide[:, self.heads.qkv_cols :]
+            self.kernels.gate_rows(attended, gate, attended, "sigmoid")
         if self.values.dim:
-            apart = attended.reshape(-1, self.heads.heads, self.heads.head_dim)
-            attended = apart[:, :, : self.values.dim].flatten(1)
+            heads, dim = self.heads, self.values.dim
+            cut = attended[:, : heads.heads * dim]
+            attended = self.kernels.move_heads(attended, cut, heads.heads, heads.head_dim, dim)
         self.out.add_to(attended, out)
 
     def _attend_blocks(
@@ -148,23 +151,22 @@ class Attention:
         keys, values = context.pool.keys[self.kv_index], context.pool.values[self.kv_index]
         attended[rows] = attend_chosen(q, keys, values, slots, self.scale).flatten(1)
 
-    def _with_values(self, wide: torch.Tensor) -> torch.Tensor:
-        """q, k and v side by side, v as it is kept: as long as keys, with zeros where it ends."""
+    def _with_values(self, wide: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        """q, k and v side by side, v as it is kept: as long as keys, with zeros where it ends.
+
+        Shape: wide [n, rows of qkv], which is the first part of buffer.
+        """
         heads, dim = self.heads, self.values.dim
         kept = (heads.heads + heads.kv_heads) * heads.head_dim
-        qkv = fitting(wide, heads.qkv_cols)
+        qkv = fitting(buffer if dim else wide, heads.qkv_cols)
         if dim:
-            qkv = torch.zeros(wide.shape[0], heads.qkv_cols)
-            qkv[:, :kept] = wide[:, :kept]
-            values = wide[:, kept : kept + heads.kv_heads * dim]
-            rows = qkv.view(wide.shape[0], -1, heads.head_dim)
-            rows[:, -heads.kv_heads :, :dim] = values.reshape(wide.shape[0], -1, dim)
+            assert wide.shape[1] == kept + heads.kv_heads * dim, "a gate behind short values"
+            values = wide[:, kept:]
+            self.kernels.move_heads(values, qkv[:, kept:], heads.kv_heads, dim, heads.head_dim)
         if self.values.norm is not None:
-            rows = qkv[:, kept:].reshape(-1, heads.head_dim)
-            found = self.values.norm.apply(rows, torch.empty_like(rows))
-            qkv[:, kept:] = found.view(qkv.shape[0], -1)
+            self.values.norm.apply(qkv[:, kept:], qkv[:, kept:])
         if self.values.scale != 1.0:
-            qkv[:, kept:].mul_(self.values.scale)
+            self.kernels.add_rows(qkv[:, kept:], qkv[:, kept:], self.values.scale, accumulate=False)
         return qkv
 
     def _before_rotation(self, qkv: torch.Tensor) -> None:
@@ -175,18 +177,17 @@ class Attention:
             norm.apply(part, part)
             at += norm.weight.shape[0]
         if self.clip:
-            qkv.clamp_(-self.clip, self.clip)
+            self.kernels.squash_rows(qkv, qkv, "clamp", self.clip)
 
     def _after_rotation(self, qkv: torch.Tensor, positions: torch.Tensor) -> None:
         """What queries are multiplied by."""
         if self.norms.late is None and self.temper is None:
             return
-        shape = (qkv.shape[0], self.heads.heads, self.heads.head_dim)
-        queries = qkv.as_strided(shape, (qkv.stride(0), shape[2], 1))
+        queries = qkv[:, : self.heads.heads * self.heads.head_dim]
         if self.norms.late is not None:
-            queries.mul_(self.norms.late)
+            self.kernels.gate_rows(queries, self.norms.late, queries)
         if self.temper is not None:
-            queries.mul_(self.temper[positions.long(), None, None])
+            self.kernels.gate_rows(queries, self.temper[:, None], queries, index=positions)
 
 
 def _reach(context: StepContext, chunk: int) -> Reach:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.cache.policy.pages import PAGE_TOKENS
+from ftengine.kernels.reference.paged_rows import rows_at, sequences, slots_of, store_rows
 from ftengine.layers.context import StepContext
 from ftengine.layers.norm import RmsNorm
-from ftengine.layers.paged import rows_at, sequences, slots_of, store_rows
 from ftengine.layers.rotary import RopeTables, turn_first
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ftengine.kernels.reference.paged_rows import rows_at, sequences, slots_of, store_rows
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.entries import Entries, EntryChoice, entry_slots
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import RmsNorm
-from ftengine.layers.paged import rows_at, sequences, slots_of, store_rows
 from ftengine.layers.rotary import RopeTables, turn_last
 
 _TOKENS_AT_A_TIME = 32

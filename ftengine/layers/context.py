@@ -13,7 +13,7 @@ import torch
 
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.state_pool import StatePool
-from ftengine.kernels.native_states import SpanIndex
+from ftengine.kernels.state_operands import SpanIndex, StateRows
 from ftengine.models.widths import BufferShape
 
 
@@ -23,7 +23,8 @@ class StepBuffers:
 
     Shape: float32, rows = tokens. stream [n, hidden] is the residual stream; normed [n, hidden];
     qkv and attended [n, as wide as the widest mixer needs]; branch [n, hidden] or [n, 0];
-    router_logits [n, experts]; expert_ids int32 and expert_weights [n, slots].
+    router_logits [n, experts]; expert_ids int32 and expert_weights [n, slots]; rooms
+    [number, all rows of the largest step, hidden].
     """
 
     stream: torch.Tensor
@@ -34,10 +35,22 @@ class StepBuffers:
     router_logits: torch.Tensor
     expert_ids: torch.Tensor
     expert_weights: torch.Tensor
+    rooms: torch.Tensor
+
+    def room(self, number: int, rows: int, width: int = 0) -> torch.Tensor:
+        """One of the buffers that feed-forwards take as they like; width 0 = the stream's.
+
+        Shape: [rows, width], contiguous.
+        """
+        width = width or self.normed.shape[1]
+        room = self.rooms[number].view(-1)
+        assert rows * width <= room.numel(), f"no room for {rows} rows of {width}"
+        return room[: rows * width].view(rows, width)
 
     def first(self, num_tokens: int) -> StepBuffers:
         """The first rows of each buffer, as views."""
-        return StepBuffers(**{name: buffer[:num_tokens] for name, buffer in self.__dict__.items()})
+        found = {name: buffer[:num_tokens] for name, buffer in self.__dict__.items()}
+        return StepBuffers(**{**found, "rooms": self.rooms})
 
 
 Gather = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -63,6 +76,7 @@ class Workspace:
             router_logits=torch.zeros(max_tokens, max(shape.experts, 1)),
             expert_ids=torch.zeros(max_tokens, max(shape.slots, 1), dtype=torch.int32),
             expert_weights=torch.ones(max_tokens, max(shape.slots, 1)),
+            rooms=torch.zeros(shape.rooms, max_tokens, shape.hidden),
         )
         self._all = StepBuffers(**{name: place(item) for name, item in made.__dict__.items()})
         self._views: dict[int, StepBuffers] = {}
@@ -133,6 +147,12 @@ class StepContext:
         if self.wanted is None or values.shape[0] == count:
             return values
         return values[self.wanted]
+
+    def states_of(self, layer: int) -> tuple[StateRows, SpanIndex]:
+        """The states of a recurrent layer, counted among these, and the spans of the step."""
+        assert self.states is not None, "the model's recurrent layers were given no states"
+        assert self.span_index is not None
+        return self.states.layer_rows(layer), self.span_index
 
     def state(self, layer: int, span: Span) -> tuple[torch.Tensor, ...]:
         """The state of a recurrent layer, counted among these, for one sequence."""

@@ -35,5 +35,5 @@ class Embedding:
             values = format_named(self.fmt).dequantize(np.ascontiguousarray(rows))
             out.copy_(torch.from_numpy(values))
         if self.scale != 1.0:
-            out.mul_(self.scale)
+            self.kernels.add_rows(out, out, self.scale, accumulate=False)
         return out

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.cache.policy.pages import PAGE_TOKENS
+from ftengine.kernels.reference.paged_rows import best_first, rows_at, sequences
 from ftengine.layers.context import Span, StepContext
-from ftengine.layers.indexer import best_first
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import RmsNorm
-from ftengine.layers.paged import rows_at, sequences
 from ftengine.layers.rotary import RopeTables, turn_last
 
 

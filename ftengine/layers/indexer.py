@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 
+from ftengine.kernels.latent_operands import Chosen, IndexHeads, Turn
 from ftengine.layers.context import StepContext
 from ftengine.layers.linear import Linear
-from ftengine.layers.paged import rows_at, sequences, slots_of, store_rows
-from ftengine.layers.rotary import RopeTables, turn_first
+from ftengine.layers.rotary import RopeTables
 
 _KEY_EPS = 1e-6
 
@@ -21,16 +20,12 @@ _KEY_EPS = 1e-6
 class Choice:
     """The choice that the layers up to the next indexer share, of the step under way.
 
-    Shape: slots int64 [n, 1, top_k], -1 where fewer tokens are there.
+    found: None where every token sees all there is.
     """
 
     def __init__(self, top_k: int) -> None:
         self.top_k = top_k
-        self.slots = torch.empty(0, 1, top_k, dtype=torch.int64)
-
-    def sees_all(self, context: StepContext) -> torch.Tensor:
-        """The tokens that nothing is kept from. Shape: bool [n]."""
-        return context.positions < self.top_k
+        self.found: Chosen | None = None
 
 
 @dataclass(frozen=True)
@@ -50,43 +45,32 @@ class Indexer:
     rope: RopeTables
     interleaved: bool
     choice: Choice
-    _scale: float = field(init=False, repr=False)
+    _index: IndexHeads = field(init=False, repr=False)
+    _turn: Turn = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_scale", (self.num_heads * self.head_dim) ** -0.5)
+        index = IndexHeads(
+            self.num_heads,
+            self.head_dim,
+            self.choice.top_k,
+            (self.num_heads * self.head_dim) ** -0.5,
+            self.norm_weight,
+            self.norm_bias,
+            _KEY_EPS,
+        )
+        object.__setattr__(self, "_index", index)
+        object.__setattr__(self, "_turn", Turn(self.rope.cos, self.rope.sin, self.interleaved))
 
     def choose(self, q_latent: torch.Tensor, rest: torch.Tensor, context: StepContext) -> None:
         """Store the new keys and write the choice. Shape: rest [n, head_dim + num_heads + ...]."""
-        count, dim = rest.shape[0], self.head_dim
-        k = F.layer_norm(rest[:, :dim], (dim,), self.norm_weight, self.norm_bias, _KEY_EPS)
-        k = turn_first(k[:, None], self.rope, context.positions, self.interleaved)[:, 0]
-        keys = context.pool.keys[self.kv_index]
-        store_rows(keys, k, context.slots)
-        if not bool((~self.choice.sees_all(context)).any()):
+        dim, kernels = self.head_dim, self.q_up.kernels
+        pool = context.pool.keys[self.kv_index]
+        kernels.index_store(
+            rest[:, :dim], self._index, self._turn, context.positions, context.slots, pool
+        )
+        self.choice.found = None
+        if kernels.sees_all(context, self.choice.top_k):
             return
-        q = self.q_up.apply(q_latent, torch.empty(count, self.num_heads * dim))
-        q = q.view(count, self.num_heads, dim)
-        q = turn_first(q, self.rope, context.positions, self.interleaved)
-        weights = rest[:, dim : dim + self.num_heads] * self._scale
-        chosen = torch.full((count, 1, self.choice.top_k), -1)
-        for index, rows, length in sequences(context):
-            slots = slots_of(context, index, length)
-            scores = index_scores(q[rows], weights[rows], rows_at(keys, slots)[:, 0])
-            hidden = torch.arange(length)[None, :] > context.positions[rows, None]
-            best = best_first(scores.masked_fill_(hidden, float("-inf")), self.choice.top_k)
-            chosen[rows, 0, : best.shape[1]] = torch.where(best < 0, -1, slots[best.clamp(min=0)])
-        self.choice.slots = chosen
-
-
-def index_scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """Shape: q [n, heads, dim]; weights [n, heads]; keys [t, dim] -> [n, t]."""
-    dots = torch.relu(q.flatten(0, 1) @ keys.T).view(q.shape[0], q.shape[1], -1)
-    return torch.einsum("nht,nh->nt", dots, weights)
-
-
-def best_first(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Places of the best scores in ascending order, -1 for those of -inf. Shape: [n, <= count]."""
-    found = scores.topk(min(count, scores.shape[1]), dim=-1)
-    places = found.indices.masked_fill(found.values == float("-inf"), scores.shape[1])
-    ordered = places.sort(dim=-1).values
-    return ordered.masked_fill(ordered == scores.shape[1], -1)
+        q = self.q_up.apply(q_latent, context.buffers.attended[:, : self.num_heads * dim])
+        factors = rest[:, dim : dim + self.num_heads]
+        self.choice.found = kernels.index_choose(q, factors, self._index, self._turn, context, pool)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ftengine.kernels.dispatch import Kernels
+from ftengine.kernels.reference.recurrent import causal_conv, delta_rule
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import RmsNorm
@@ -36,7 +36,6 @@ class Kda:
     k_norm: RmsNorm
     norm: RmsNorm
     out: Linear
-    kernels: Kernels
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
         """Run the layer and add the result to `out`. Shape: normed, out [n, hidden]."""
@@ -51,10 +50,10 @@ class Kda:
         for span in context.spans:
             conv_state, state = context.state(self.state_index, span)
             rows = span.rows
-            x = F.silu(self.kernels.causal_conv(mixed[rows], conv_state, self.conv))
+            x = F.silu(causal_conv(mixed[rows], conv_state, self.conv))
             q, k, v = (part.reshape(-1, self.head_dim) for part in x.chunk(3, dim=1))
             shape = (-1, self.num_heads, self.head_dim)
-            self.kernels.delta_rule(
+            delta_rule(
                 self.q_norm.apply(q, torch.empty_like(q)).view(shape),
                 self.k_norm.apply(k, torch.empty_like(k)).view(shape),
                 v.view(shape),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ftengine.kernels.dispatch import Kernels
+from ftengine.kernels.reference.recurrent import mamba2_scan
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import RmsNorm
@@ -27,7 +27,6 @@ class Lightning:
     decay: torch.Tensor
     norm: RmsNorm
     out: Linear
-    kernels: Kernels
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
         """Run the layer and add the result to `out`. Shape: normed, out [n, hidden]."""
@@ -41,7 +40,7 @@ class Lightning:
         for span in context.spans:
             rows = span.rows
             (state,) = context.state(self.state_index, span)
-            self.kernels.mamba2_scan(v[rows], k[rows], q[rows], decay[rows], state, found[rows])
+            mamba2_scan(v[rows], k[rows], q[rows], decay[rows], state, found[rows])
             context.keep(self.state_index, span)
         flat = found.view(count, width)
         self.norm.apply(flat, flat)

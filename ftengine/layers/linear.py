@@ -48,3 +48,22 @@ class Linear:
             view = out if whole else out[:, part.first : part.first + part.weight.rows]
             self.kernels.linear(x, part.weight, out=view, bias=part.bias, accumulate=True)
         return out
+
+
+@dataclass(frozen=True)
+class TiledLinear:
+    """A Linear whose columns belong to heads that run in turns, one of each group.
+
+    groups of `count` heads each stand one after the other in what it is given.
+    """
+
+    inner: Linear
+    groups: int
+    count: int
+
+    def add_to(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """As Linear.add_to; x is left in that order. Shape: x [n, groups * count * size]."""
+        heads = self.groups * self.count
+        size = x.shape[1] // heads
+        self.inner.kernels.move_heads(x, x, heads, size, size, self.groups)
+        return self.inner.add_to(x, out)

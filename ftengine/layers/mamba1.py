@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from ftengine.kernels.dispatch import Kernels
+from ftengine.kernels.reference.recurrent import causal_conv, mamba2_scan
 from ftengine.layers.context import Span, StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import RmsNorm
@@ -32,7 +32,6 @@ class Mamba1:
     rate: torch.Tensor
     skip: torch.Tensor
     out: Linear
-    kernels: Kernels
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
         """Run the layer and add the result to `out`. Shape: normed, out [n, hidden]."""
@@ -53,11 +52,11 @@ class Mamba1:
         """One sequence. Shape: found [n, channels], its rows written."""
         rows, width = span.rows, mixed.shape[1]
         conv_state, state = context.state(self.state_index, span)
-        x = F.silu(self.kernels.causal_conv(mixed[rows], conv_state, self.conv, self.conv_bias))
+        x = F.silu(causal_conv(mixed[rows], conv_state, self.conv, self.conv_bias))
         dt, b, c = self._selected(x)
         step = F.softplus(self.widen.apply(dt, torch.empty_like(x)).double())
         decay = torch.exp(-self.rate * step.unsqueeze(-1)).float()
-        self.kernels.mamba2_scan(
+        mamba2_scan(
             (x * step.float()).unsqueeze(-1),
             b.unsqueeze(1),
             c.unsqueeze(1),

@@ -13,9 +13,10 @@ from ftengine.layers.linear import Linear
 
 @dataclass(frozen=True)
 class Mlp:
-    """Shape: ids int32 zeros and weights float32 ones, both [max_tokens, 1].
+    """Shape: ids int32 zeros and weights float32, both [max_tokens, 1].
 
-    gate: one row; sigmoid(gate x) weighs the MLP's output where there is one.
+    gate: one row; sigmoid(gate x) weighs the MLP's output where there is one, and is written to
+    weights then; else these are constants.
     """
 
     experts: CpuExperts
@@ -35,8 +36,8 @@ class Mlp:
 
     def _weights(self, normed: torch.Tensor) -> torch.Tensor:
         """Shape: float32 [n, 1]."""
-        count = normed.shape[0]
-        if self.gate is None:
-            return self.weights[:count]
-        found = self.gate.apply(normed, normed.new_empty(count, 1))
-        return found.double().sigmoid_().float()
+        weights = self.weights[: normed.shape[0]]
+        if self.gate is not None:
+            self.gate.apply(normed, weights)
+            self.gate.kernels.squash_rows(weights, weights, "sigmoid")
+        return weights

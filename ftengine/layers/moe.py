@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ftengine.experts.host import Experts
-from ftengine.layers.context import StepContext
+from ftengine.layers.context import StepBuffers, StepContext
 from ftengine.layers.linear import Linear
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.router import Router
@@ -56,17 +56,18 @@ class Moe:
         tokens = None
         if self.router.table is not None and context.token_ids is not None:
             tokens = context.of_rows(context.token_ids, count)
-        self.router.choose(normed if seen is None else seen, logits, ids, weights, tokens)
+        scored = normed if seen is None else seen
+        room = None if self.router.input_norm is None else buffers.room(0, count)
+        self.router.choose(scored, logits, ids, weights, tokens, room)
         if self.first_identity:
             self._add_identities(normed, ids, weights, out)
         shared = None if self.shared is None else self.shared.compute
         if self.weigh_input:
-            self._add_weighed(normed, ids, weights, out)
-            return
-        if self.latent is not None:
-            self._add_latent(self.latent, normed, ids, weights, out)
-            return
-        self.experts.add_to(normed, ids, weights, out, shared)
+            self._add_weighed(normed, ids, weights, out, buffers)
+        elif self.latent is not None:
+            self._add_latent(self.latent, normed, ids, weights, out, buffers)
+        else:
+            self.experts.add_to(normed, ids, weights, out, shared)
 
     def _add_latent(
         self,
@@ -75,27 +76,36 @@ class Moe:
         ids: torch.Tensor,
         weights: torch.Tensor,
         out: torch.Tensor,
+        buffers: StepBuffers,
     ) -> None:
         """Experts on the narrow input, their sum led back; the shared MLP beside them."""
-        narrow = latent.down.apply(normed, torch.empty(normed.shape[0], latent.down.rows))
-        found = torch.zeros_like(narrow)
+        narrow, found = (buffers.room(i, normed.shape[0], latent.down.rows) for i in (0, 1))
+        latent.down.apply(normed, narrow)
+        latent.down.kernels.fill_rows(found, 0.0)
         self.experts.add_to(narrow, ids, weights, found)
         latent.up.add_to(found, out)
         if self.shared is not None:
             self.shared.add_to(normed, out)
 
     def _add_weighed(
-        self, normed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor
+        self,
+        normed: torch.Tensor,
+        ids: torch.Tensor,
+        weights: torch.Tensor,
+        out: torch.Tensor,
+        buffers: StepBuffers,
     ) -> None:
         """One expert per token, its weight on the input."""
         assert ids.shape[1] == 1, "weights on the input are for one expert per token"
+        kernels, weighed = self.router.linear.kernels, buffers.room(0, normed.shape[0])
+        kernels.gate_rows(normed, weights, weighed)
+        kernels.fill_rows(weights, 1.0)
 
         def shared(_: torch.Tensor) -> torch.Tensor:
             assert self.shared is not None
             return self.shared.compute(normed)
 
-        beside = None if self.shared is None else shared
-        self.experts.add_to(normed * weights, ids, torch.ones_like(weights), out, beside)
+        self.experts.add_to(weighed, ids, weights, out, None if self.shared is None else shared)
 
     def _add_identities(
         self, normed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, out: torch.Tensor

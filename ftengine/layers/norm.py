@@ -17,15 +17,15 @@ class Norm(Protocol):
         """Normalise rows; `out` may be x. Shape: x and out float32 [n, size]."""
 
 
+@dataclass(frozen=True)
 class NoNorm:
     """Where a family has none."""
 
+    kernels: Kernels
+
     def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """The rows as they are. Shape: x and out float32 [n, size]."""
-        return x if out is x else out.copy_(x)
-
-
-NO_NORM = NoNorm()
+        return x if out is x else self.kernels.add_rows(x, out, accumulate=False)
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class LayerNorm:
 
     def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Normalise rows. Shape: x and out float32 [n, size]."""
-        # sums of a row in float64, so that they are the same whatever the number of rows
-        torch.sub(x, x.double().mean(dim=-1, keepdim=True).float(), out=out)
+        self.kernels.centre_rows(x, out)
         self.kernels.rms_norm(out, self.weight, self.eps, out=out)
-        return out if self.bias is None else out.add_(self.bias)
+        if self.bias is not None:
+            self.kernels.add_rows(out, out, accumulate=False, bias=self.bias)
+        return out
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,13 @@ class RmsNorm:
 
 @dataclass(frozen=True)
 class GroupNorm:
-    """An RMS norm over each of some equal parts of a row. Shape: weight float32 [width]."""
+    """An RMS norm over each of `groups` equal parts of a row. Shape: weight float32 [width]."""
 
-    part: RmsNorm
     weight: torch.Tensor
+    groups: int
+    eps: float
+    kernels: Kernels
 
     def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Shape: x and out float32 [n, width]; may be the same."""
-        parts = x.reshape(-1, self.part.weight.shape[0])
-        found = self.part.apply(parts, torch.empty_like(parts))
-        return torch.mul(found.view(x.shape), self.weight, out=out)
+        return self.kernels.group_norm(x, self.weight, self.groups, self.eps, out)

@@ -31,20 +31,7 @@ class ShortConv:
         width = self.conv.shape[1]
         wide = self.project.apply(normed, fitting(context.buffers.qkv, self.project.rows))
         attended = fitting(context.buffers.attended, width)
-        ops, spans, states = self.kernels.state_ops, context.span_index, context.states
-        if ops is None or spans is None or states is None:
-            self._mix(wide, attended, context)
-        else:
-            rows = states.layer_rows(self.state_index)
-            ops.short_conv(wide, self.conv, self.conv_bias, rows, spans, attended)
+        states, spans = context.states_of(self.state_index)
+        ops = self.kernels.state_ops
+        ops.short_conv(wide, self.conv, self.conv_bias, states, spans, attended)
         self.out.add_to(attended, out)
-
-    def _mix(self, wide: torch.Tensor, attended: torch.Tensor, context: StepContext) -> None:
-        """All between the projections, in torch."""
-        b, c, x = wide.split_with_sizes([self.conv.shape[1]] * 3, dim=1)
-        gated = b * x
-        for span in context.spans:
-            (state,) = context.state(self.state_index, span)
-            seen = self.kernels.causal_conv(gated[span.rows], state, self.conv, self.conv_bias)
-            torch.mul(c[span.rows], seen, out=attended[span.rows])
-            context.keep(self.state_index, span)

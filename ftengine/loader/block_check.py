@@ -5,8 +5,8 @@ Blocks that a read does not cover whole are read again at the end; big tensors a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import xxhash
 
@@ -51,13 +51,22 @@ class BlockCheck:
             if (shard, block) in self._unseen:
                 self._compare(shard, block, data[start - offset : end - offset])
 
-    def check_rest(self, read: Callable[[int, int, int], memoryview]) -> None:
-        """Read and check what no read covered. read: shard, start, end -> bytes.
+    def check_rest(
+        self,
+        read: Callable[[int, int, int], memoryview],
+        each: Callable[..., Iterable[Any]] = map,
+    ) -> None:
+        """Read and check what no read covered. read: shard, start, end -> bytes; each: as map.
 
         Raises: FormatError naming the file and the block.
         """
-        for shard, block in sorted(self._unseen):
+
+        def check(place: tuple[int, int]) -> None:
+            shard, block = place
             self._compare(shard, block, read(shard, *self._span(shard, block)))
+
+        for _ in each(check, sorted(self._unseen)):
+            pass
 
     def _span(self, shard: int, block: int) -> tuple[int, int]:
         start = block * self._block_bytes

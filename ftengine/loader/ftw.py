@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -59,6 +60,10 @@ __all__ = [
 if sys.platform == "linux":
     import fcntl
 
+_READERS = 2
+"""Threads that read and hash one large tensor or bank, a block at a time."""
+_CACHED_ONLY: int = getattr(os, "RWF_NOWAIT", 0)
+
 
 @dataclass(frozen=True)
 class DamagedBlock:
@@ -81,6 +86,7 @@ class FtwModel:
         self._plain = [(path / shard.file).open("rb", buffering=0) for shard in index.shards]
         self._direct = [_open_direct(path / shard.file) for shard in index.shards]
         self._lock = threading.Lock()
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
 
     @classmethod
     def open(cls, path: Path | str, check: str = "sizes") -> FtwModel:
@@ -112,13 +118,32 @@ class FtwModel:
     def read(self, entry: FtwTensor | FtwBank, into: memoryview) -> None:
         """Fill the first entry.bytes of `into` with a tensor or bank.
 
-        Direct I/O is used where `into` starts on a 4096-byte boundary and has room for the padding
-        (bytes rounded up to 4096); then the padding is overwritten too.
+        Where `into` starts on a 4096-byte boundary and has room for the padding (bytes rounded up
+        to 4096), what the page cache does not hold is read past it, and the padding is overwritten
+        too.
         Raises: FormatError if the file ends early or is damaged, ValueError if `into` is too short.
         """
-        filled = self._read(entry, into)
-        if self._blocks is not None:
-            self._blocks.saw(entry.shard, entry.offset, filled)
+        view = into.cast("B")
+        if len(view) < entry.bytes:
+            raise ValueError(f"{entry.name} needs {entry.bytes} bytes, got {len(view)}")
+        padded = -(-entry.bytes // ALIGN_BYTES) * ALIGN_BYTES
+        aligned = len(view) >= padded and _is_aligned(view)
+        wanted = view[:padded] if aligned else view[: entry.bytes]
+        end = entry.offset + entry.bytes
+
+        def read(span: tuple[int, int]) -> None:
+            start, stop = span
+            piece = wanted[start - entry.offset : stop - entry.offset]
+            filled = self._read(entry.shard, piece, start, end - start, aligned)
+            if self._blocks is not None:
+                self._blocks.saw(entry.shard, start, filled)
+
+        spans = list(_block_spans(entry.offset, entry.offset + len(wanted)))
+        if len(spans) == 1:
+            read(spans[0])
+        else:
+            for _ in self._readers.map(read, spans):
+                pass
 
     def check_rest(self) -> None:
         """Check what no read covered, where the model was opened with "reading".
@@ -126,7 +151,7 @@ class FtwModel:
         Raises: FormatError naming the file and the block.
         """
         if self._blocks is not None:
-            self._blocks.check_rest(self._read_span)
+            self._blocks.check_rest(self._read_span, self._readers.map)
 
     def _read_span(self, shard: int, start: int, end: int) -> memoryview:
         data = memoryview(bytearray(end - start))
@@ -134,24 +159,31 @@ class FtwModel:
             raise FormatError(f"{self.path / self.index.shards[shard].file} ends early")
         return data
 
-    def _read(self, entry: FtwTensor | FtwBank, into: memoryview) -> memoryview:
-        view = into.cast("B")
-        if len(view) < entry.bytes:
-            raise ValueError(f"{entry.name} needs {entry.bytes} bytes, got {len(view)}")
-        padded = -(-entry.bytes // ALIGN_BYTES) * ALIGN_BYTES
-        direct = self._direct[entry.shard]
-        if direct is not None and len(view) >= padded and _is_aligned(view):
-            if self._fill(direct, view[:padded], entry.offset):
-                return view[:padded]
-            self._direct[entry.shard] = None
-        if not self._fill(self._plain[entry.shard], view[: entry.bytes], entry.offset):
-            raise FormatError(f"{self.path / self.index.shards[entry.shard].file} ends early")
-        return view[: entry.bytes]
+    def _read(
+        self, shard: int, view: memoryview, offset: int, needed: int, aligned: bool
+    ) -> memoryview:
+        """Fill `view` from `offset` on, `needed` bytes at least. Returns what was filled."""
+        direct = self._direct[shard]
+        if direct is not None and aligned:
+            if self._fill(direct, view, offset, self._plain[shard]):
+                return view
+            self._direct[shard] = None
+        view = view[:needed]
+        if not self._fill(self._plain[shard], view, offset):
+            raise FormatError(f"{self.path / self.index.shards[shard].file} ends early")
+        return view
 
-    def _fill(self, reader: IO[bytes], view: memoryview, offset: int) -> bool:
+    def _fill(
+        self, reader: IO[bytes], view: memoryview, offset: int, cache: IO[bytes] | None = None
+    ) -> bool:
+        """cache: the same file, asked first for what is in memory."""
         done = 0
         while done < len(view):
             piece = view[done : done + (64 << 20)]
+            done += 0 if cache is None else _read_cached(cache, piece, offset + done)
+            piece = view[done : done + (64 << 20)]
+            if not piece:
+                continue
             try:
                 count = self._read_some(reader, piece, offset + done)
             except OSError:
@@ -174,6 +206,7 @@ class FtwModel:
 
     def close(self) -> None:
         """Close the files; may be called twice."""
+        self._readers.shutdown()
         for reader in (*self._plain, *filter(None, self._direct)):
             reader.close()
 
@@ -247,6 +280,25 @@ def _read_block(reader: IO[bytes]) -> bytearray:
     view.release()
     del block[done:]
     return block
+
+
+def _block_spans(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """[start, end) cut where blocks of the file begin."""
+    while start < end:
+        stop = min((start // BLOCK_BYTES + 1) * BLOCK_BYTES, end)
+        yield start, stop
+        start = stop
+
+
+def _read_cached(reader: IO[bytes], piece: memoryview, offset: int) -> int:
+    """Bytes that the page cache had of it, whole pages only."""
+    if not _CACHED_ONLY:
+        return 0
+    try:
+        count = os.preadv(reader.fileno(), [piece], offset, _CACHED_ONLY)
+    except OSError:  # nothing of it, or a file system that cannot tell
+        return 0
+    return count // ALIGN_BYTES * ALIGN_BYTES
 
 
 def _open_direct(path: Path) -> IO[bytes] | None:

@@ -306,13 +306,13 @@ class FtwWeights:
 
     def _pack(self, group: list[Rows]) -> PackedWeight:
         data = group[0].data if len(group) == 1 else np.concatenate([item.data for item in group])
+        fmt, cols = group[0].fmt, group[0].cols
         try:
-            packed = panel32.pack(group[0].fmt, data)
+            held = self._arena.take(panel32.packed_bytes(fmt, data.shape[0], cols))
+            panel32.pack(fmt, data, held.numpy())
         except ValueError as error:
             raise LoadError(f"a weight cannot be laid out for the kernels: {error}") from None
-        held = self._arena.take(packed.size)
-        held.numpy()[:] = packed
-        return PackedWeight(held, group[0].fmt, data.shape[0], group[0].cols)
+        return PackedWeight(held, fmt, data.shape[0], cols)
 
     def _note(self, stored: str, used: str) -> None:
         if stored != used and stored not in ("f32", "f16", "bf16"):

@@ -98,6 +98,11 @@ def _parse(text: bytes, data_start: int, file_bytes: int, where: str) -> Safeten
                 f"{where}: {tensor.name[:200]} ends at byte {tensor.end}, the file at {file_bytes}"
             )
         last_end, last_name = tensor.end, tensor.name
+    if last_end < file_bytes:
+        raise FormatError(
+            f"{where}: {file_bytes - last_end} bytes stand behind its last tensor, "
+            f"{last_name[:200]}; it is no safetensors file as its writer made it"
+        )
     return SafetensorsHeader(tuple(tensors), data_start)
 
 

@@ -183,7 +183,8 @@ class LatentSpec:
     are the widths of the latents, q_rank 0 = queries straight from the input. q_gain and kv_gain
     multiply the latents after their norms. temper (beta, old): queries at position p are
     multiplied by 1 + beta ln(1 + floor(p / old)). gate: sigmoid of one number per head, from
-    `mla.gate`, multiplies the output.
+    `mla.gate`, multiplies the output. apart: instead of `mla.kv_b` there are `mla.k_b`, transposed
+    head by head, and `mla.v_b`.
     """
 
     num_heads: int
@@ -199,6 +200,7 @@ class LatentSpec:
     temper: tuple[float, float] | None = None
     gate: bool = False
     indexer: IndexerSpec | None = None
+    apart: bool = False
 
     @property
     def reference(self) -> str:

@@ -16,7 +16,7 @@ from ftengine.kernels.dispatch import Kernels
 from ftengine.layers.embedding import Embedding
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Latent, Moe
-from ftengine.layers.norm import NO_NORM, Norm
+from ftengine.layers.norm import NoNorm, Norm
 from ftengine.layers.router import Router, RouterGroups
 from ftengine.models.decoder import (
     Block,
@@ -79,6 +79,7 @@ class Builder:
         self._left = LeftOver()
         self._ids = torch.zeros(limits.step_tokens, 1, dtype=torch.int32)
         self._ones = torch.ones(limits.step_tokens, 1)
+        self._gates = torch.zeros(limits.step_tokens, 1)
 
     def decoder(self) -> Decoder:
         """Read every weight and put the model together. Raises: LoadError."""
@@ -114,21 +115,23 @@ class Builder:
         if spec.takes_late:
             feed_forward = TakingLate(feed_forward, self._left)
         if spec.scaled:
-            feed_forward = Scaled(feed_forward, float(self._weights.vector(name + ".scale")))
+            scale = float(self._weights.vector(name + ".scale"))
+            feed_forward = Scaled(feed_forward, scale, self._from.kernels)
         return DecoderLayer(self._step(name + ".attn", mixer, spec, first), feed_forward)
 
     def _step(self, name: str, block: Block | None, spec: LayerSpec, carry: float = 0.0) -> Step:
         if block is None:
             return NoStep()
+        kernels = self._from.kernels
         inside = not spec.pre_norms or isinstance(block, Twins)
-        norm = NO_NORM if inside else self._from.norm(name + "_norm")
+        norm: Norm = NoNorm(kernels) if inside else self._from.norm(name + "_norm")
         if self._config.streams is not None:
             iterations = self._config.streams.iterations
             return HyperStep(norm, block, self._mix(name + "_hc", self._config.streams), iterations)
         if carry:
-            return Carried(norm, block, carry)
+            return Carried(norm, block, carry, kernels)
         post = self._from.norm(name + "_post_norm") if spec.post_norms else None
-        return Residual(norm, block, post, self._config.residual_scale)
+        return Residual(norm, block, kernels, post, self._config.residual_scale)
 
     def _mix(self, name: str, spec: StreamsSpec) -> MixWeights:
         return MixWeights(
@@ -155,7 +158,8 @@ class Builder:
             self._left = LeftOver()
             return Late(mlp, moe, self._left)
         norms = ("ffn_norm", "ffn_post_norm_1", "ffn_norm_2", "ffn_post_norm_2")
-        return Twins(mlp, moe, *(self._from.norm(prefix + name) for name in norms))
+        found = (self._from.norm(prefix + name) for name in norms)
+        return Twins(mlp, moe, self._from.kernels, *found)
 
     def _moe(self, prefix: str, spec: MoeSpec) -> Moe:
         router = self._router(prefix + "router", spec.router)
@@ -204,8 +208,10 @@ class Builder:
             first, second = (RowPick(both, 1, at, at + width) for at in (0, width))
         bank = self._weights.dense_bank(first, second, RowPick(stem + ".down"), spec.activation)
         experts = CpuExperts(bank, self._from.kernels)
+        if gate:
+            return Mlp(experts, self._ids, self._gates, self._from.linear(gate))
         weights = self._ones if scale == 1.0 else self._ones * scale
-        return Mlp(experts, self._ids, weights, self._from.linear(gate) if gate else None)
+        return Mlp(experts, self._ids, weights)
 
 
 def kv_shapes(config: ModelConfig) -> list[KvShape]:

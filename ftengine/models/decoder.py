@@ -7,9 +7,10 @@ from typing import Protocol
 
 import torch
 
+from ftengine.kernels.dispatch import Kernels
 from ftengine.layers.context import StepContext
 from ftengine.layers.linear import Linear
-from ftengine.layers.norm import NO_NORM, Norm
+from ftengine.layers.norm import Norm
 from ftengine.models.widths import BufferShape
 
 
@@ -69,13 +70,14 @@ class Carried:
     norm: Norm
     block: Block
     carry: float
+    kernels: Kernels
 
     def add_to_stream(
         self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
     ) -> None:
         """Shape: stream [n, hidden]; normed the same, written."""
         self.norm.apply(stream, normed)
-        torch.mul(normed, self.carry, out=stream)
+        self.kernels.add_rows(normed, stream, self.carry, accumulate=False)
         self.block.add_to(normed, stream, context)
 
 
@@ -85,6 +87,7 @@ class Residual:
 
     norm: Norm
     block: Block
+    kernels: Kernels
     post_norm: Norm | None = None
     scale: float = 1.0
 
@@ -97,11 +100,11 @@ class Residual:
             self.block.add_to(normed, stream, context)
             return
         branch = context.buffers.branch[: stream.shape[0]]
-        branch.zero_()
+        self.kernels.fill_rows(branch, 0.0)
         self.block.add_to(normed, branch, context)
         if self.post_norm is not None:
             self.post_norm.apply(branch, branch)
-        stream.add_(branch, alpha=self.scale)
+        self.kernels.add_rows(branch, stream, self.scale)
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,9 @@ class Decoder:
     norm: Norm
     head: Linear
     buffer_shape: BufferShape
+    embedding_norm: Norm
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
-    embedding_norm: Norm = NO_NORM
 
     @property
     def vocab_size(self) -> int:
@@ -158,8 +161,9 @@ class Decoder:
     def logits(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Shape: hidden float32 [n, hidden] as forward gives it; out float32 [n, vocab_size]."""
         self.head.apply(hidden, out)
+        kernels = self.head.kernels
         if self.logit_scale != 1.0:
-            out.mul_(self.logit_scale)
+            kernels.add_rows(out, out, self.logit_scale, accumulate=False)
         if self.logit_softcap:
-            out.div_(self.logit_softcap).tanh_().mul_(self.logit_softcap)
+            kernels.squash_rows(out, out, "tanh", self.logit_softcap)
         return out

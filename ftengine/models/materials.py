@@ -12,7 +12,7 @@ from ftengine.errors import LoadError
 from ftengine.experts.host import Readahead
 from ftengine.kernels.dispatch import ExpertBank, Kernels, PackedWeight
 from ftengine.layers.linear import Linear, LinearPart
-from ftengine.layers.norm import NO_NORM, LayerNorm, Norm, RmsNorm
+from ftengine.layers.norm import LayerNorm, NoNorm, Norm, RmsNorm
 from ftengine.models.spec import Activation, ModelConfig
 from ftengine.models.weight_names import RowPick
 
@@ -79,7 +79,7 @@ class Materials:
     def embedding_norm(self) -> Norm:
         """What the vectors of tokens go through."""
         if not self.config.norms.embedding:
-            return NO_NORM
+            return NoNorm(self.kernels)
         return RmsNorm(torch.ones(self.config.hidden_size), self.config.norm_eps, self.kernels)
 
     def router_norm(self, router: str) -> RmsNorm:

@@ -9,11 +9,13 @@ import torch
 
 from ftengine.errors import LoadError
 from ftengine.kernels.dispatch import HeadLayout, Kernels
+from ftengine.kernels.latent_operands import LatentHeads
 from ftengine.layers.attention import Attention, HeadNorms, Values
 from ftengine.layers.blocks import BlockChoice
 from ftengine.layers.delta import DeltaHeads, GatedDelta
 from ftengine.layers.indexer import Choice, Indexer
-from ftengine.layers.latent import LatentAttention, LatentHeads
+from ftengine.layers.latent import LatentAttention
+from ftengine.layers.linear import TiledLinear
 from ftengine.layers.mamba2 import Mamba2
 from ftengine.layers.norm import GroupNorm, Norm, RmsNorm
 from ftengine.layers.rotary import RopeScaling, RopeTables, make_tables
@@ -126,7 +128,8 @@ class MixerBuilder:
     def _values(self, spec: AttentionSpec) -> Values:
         norm = None
         if spec.values.norm:
-            norm = RmsNorm(torch.ones(spec.head_dim), self._config.norm_eps, self._kernels)
+            ones = torch.ones(spec.num_kv_heads * spec.head_dim)
+            norm = GroupNorm(ones, spec.num_kv_heads, self._config.norm_eps, self._kernels)
         return Values(spec.values.dim, spec.values.scale, norm)
 
     def _head_norms(self, prefix: str, spec: AttentionSpec) -> HeadNorms:
@@ -141,7 +144,7 @@ class MixerBuilder:
             eps = self._config.norm_eps
             return HeadNorms(whole=tuple(RmsNorm(w, eps, self._kernels) for w in (q, k)))
         if spec.norm.late:
-            return HeadNorms(ones, ones, late=q * k)
+            return HeadNorms(ones, ones, late=(q * k)[None])
         return HeadNorms(q, k)
 
     def _latent(self, layer: str, spec: LatentSpec) -> LatentAttention:
@@ -156,9 +159,7 @@ class MixerBuilder:
         )
         kv_index = self._next_kv()
         indexer = self._indexer(layer + ".index.", spec)
-        up = self._from.weights.matrix(prefix + "kv_b").view(
-            spec.num_heads, spec.nope_dim + spec.value_dim, spec.kv_rank
-        )
+        key_up, value_up = self._latent_ups(prefix, spec)
         return LatentAttention(
             kv_index=kv_index,
             heads=heads,
@@ -166,8 +167,8 @@ class MixerBuilder:
             q_norm=self._latent_norm(prefix + "q_a_norm", spec.q_gain) if spec.q_rank else None,
             q_up=self._from.linear(prefix + "q_b") if spec.q_rank else None,
             kv_norm=self._latent_norm(prefix + "kv_a_norm", spec.kv_gain),
-            key_up=up[:, : spec.nope_dim].contiguous(),
-            value_up=up[:, spec.nope_dim :].transpose(1, 2).contiguous(),
+            key_up=key_up.contiguous(),
+            value_up=value_up.transpose(1, 2).contiguous(),
             out=self._from.linear(prefix + "o"),
             rope=self._rope(spec.rope),
             interleaved=spec.rope is not None and spec.rope.style == "interleaved",
@@ -178,6 +179,15 @@ class MixerBuilder:
             choice=None if spec.indexer is None else self._choice,
             kernels=self._kernels,
         )
+
+    def _latent_ups(self, prefix: str, spec: LatentSpec) -> tuple[torch.Tensor, torch.Tensor]:
+        """Shape: float32 [heads, nope_dim, kv_rank] and [heads, value_dim, kv_rank]."""
+        matrix, heads, rank = self._from.weights.matrix, spec.num_heads, spec.kv_rank
+        if spec.apart:
+            keys = matrix(prefix + "k_b").view(heads, rank, spec.nope_dim).transpose(1, 2)
+            return keys, matrix(prefix + "v_b").view(heads, spec.value_dim, rank)
+        both = matrix(prefix + "kv_b").view(heads, spec.nope_dim + spec.value_dim, rank)
+        return both[:, : spec.nope_dim], both[:, spec.nope_dim :]
 
     def _latent_norm(self, name: str, gain: float) -> RmsNorm:
         return RmsNorm(self._from.vector(name) * gain, _LATENT_EPS, self._kernels)
@@ -215,22 +225,34 @@ class MixerBuilder:
     def _delta(self, prefix: str, spec: DeltaSpec) -> GatedDelta:
         unit = 1 / math.sqrt(spec.key_dim)
         eps = _UNIT_EPS / spec.key_dim
+        heads = _value_order(spec)
+        channels = torch.arange(spec.conv_width)
+        values = channels[-spec.value_width :].view(spec.num_value_heads, spec.value_dim)
+        channels[-spec.value_width :] = values[heads].reshape(-1)
+        plain = self._from.linear(prefix + "o")
+        tiled = TiledLinear(plain, spec.num_key_heads, spec.values_per_key)
         return GatedDelta(
             state_index=self._next_state(),
             heads=DeltaHeads(
                 spec.num_key_heads, spec.num_value_heads, spec.key_dim, spec.value_dim
             ),
             project=self._from.linear(*_delta_picks(prefix, spec)),
-            conv=self._taps(prefix + "conv", spec.conv_width, spec.kernel),
-            decay_rate=self._from.vector(prefix + "a_log").double().exp(),
-            dt_bias=self._from.vector(prefix + "dt_bias").double(),
+            conv=self._taps(prefix + "conv", spec.conv_width, spec.kernel)[:, channels],
+            decay_rate=self._decay_rate(prefix, spec.rates)[heads],
+            dt_bias=self._from.vector(prefix + "dt_bias").double()[heads],
             # x / sqrt(sum x^2 + e) is the RMS norm of weight d^-1/2 and eps e / d
             q_norm=RmsNorm(torch.full((spec.key_dim,), unit * unit), eps, self._kernels),
             k_norm=RmsNorm(torch.full((spec.key_dim,), unit), eps, self._kernels),
             norm=self._plain_norm(prefix + "norm"),
-            out=self._from.linear(prefix + "o"),
+            out=tiled if spec.tiled else plain,
             kernels=self._kernels,
         )
+
+    def _decay_rate(self, prefix: str, given: bool) -> torch.Tensor:
+        """How fast states decay, above 0. Shape: float64 [heads]."""
+        if given:
+            return -self._from.vector(prefix + "rate").double()
+        return self._from.vector(prefix + "a_log").double().exp()
 
     def _mamba2(self, prefix: str, spec: Mamba2Spec) -> Mamba2:
         return Mamba2(
@@ -243,7 +265,7 @@ class MixerBuilder:
             project=self._from.linear(prefix + "in"),
             conv=self._taps(prefix + "conv", spec.conv_width, spec.kernel),
             conv_bias=self._from.vector(prefix + "conv.bias") if spec.conv_bias else None,
-            decay_rate=self._from.vector(prefix + "a_log").double().exp(),
+            decay_rate=self._decay_rate(prefix, spec.rates),
             dt_bias=self._from.vector(prefix + "dt_bias").double(),
             skip=self._from.vector(prefix + "d"),
             norm=self._mamba_norm(prefix + "norm", spec),
@@ -254,9 +276,8 @@ class MixerBuilder:
     def _mamba_norm(self, name: str, spec: Mamba2Spec) -> Norm:
         if spec.norm_groups == 1:
             return self._plain_norm(name)
-        ones = torch.ones(spec.width // spec.norm_groups)
-        part = RmsNorm(ones, self._config.norm_eps, self._kernels)
-        return GroupNorm(part, self._from.vector(name))
+        weight, eps = self._from.vector(name), self._config.norm_eps
+        return GroupNorm(weight, spec.norm_groups, eps, self._kernels)
 
     def _short_conv(self, prefix: str, spec: ShortConvSpec) -> ShortConv:
         return ShortConv(
@@ -323,12 +344,39 @@ def _latent_parts(layer: str, spec: LatentSpec) -> list[str]:
 
 
 def _delta_picks(prefix: str, spec: DeltaSpec) -> list[RowPick]:
-    """q, k, v, z, b, a one after the other, from fused or separate tensors."""
-    if not spec.fused:
-        return [RowPick(prefix + name) for name in ("qkv", "z", "b", "a")]
+    """q, k, v, z, b, a one after the other, from fused or separate tensors.
+
+    Value heads stand by their key heads, whatever the tensors have.
+    """
     groups, dim, count = spec.num_key_heads, spec.key_dim, spec.values_per_key
     values = count * spec.value_dim
-    ends = [0, dim, 2 * dim, 2 * dim + values, 2 * dim + 2 * values]
-    wide = [RowPick(prefix + "qkvz", groups, start, stop) for start, stop in pairwise(ends)]
-    b, a = (RowPick(prefix + "ba", groups, at, at + count) for at in (0, count))
-    return [*wide, b, a]
+    if spec.fused:
+        ends = [0, dim, 2 * dim, 2 * dim + values, 2 * dim + 2 * values]
+        picks = [RowPick(prefix + "qkvz", groups, start, stop) for start, stop in pairwise(ends)]
+    elif spec.tiled:
+        keys, size = 2 * groups * dim, spec.value_dim
+        starts = [keys + head * size for head in _value_order(spec).tolist()]
+        picks = [RowPick(prefix + "qkv", 1, 0, keys)]
+        picks += [RowPick(prefix + "qkv", 1, start, start + size) for start in starts]
+        picks += _in_turns(prefix + "z", spec, size)
+    else:
+        picks = [RowPick(prefix + "qkv"), RowPick(prefix + "z")]
+    if spec.fused_ba:
+        return [*picks, *(RowPick(prefix + "ba", groups, at, at + count) for at in (0, count))]
+    if spec.tiled:
+        return [*picks, *_in_turns(prefix + "b", spec, 1), *_in_turns(prefix + "a", spec, 1)]
+    return [*picks, RowPick(prefix + "b"), RowPick(prefix + "a")]
+
+
+def _in_turns(name: str, spec: DeltaSpec, size: int) -> list[RowPick]:
+    """Rows of value heads that run in turns, `size` each, as they stand by their key heads."""
+    heads, turns = spec.num_key_heads, spec.values_per_key
+    return [RowPick(name, turns, head * size, (head + 1) * size) for head in range(heads)]
+
+
+def _value_order(spec: DeltaSpec) -> torch.Tensor:
+    """The stored number of each value head, in the order in which they stand by their key heads."""
+    heads = torch.arange(spec.num_value_heads)
+    if not spec.tiled:
+        return heads
+    return heads.view(spec.values_per_key, spec.num_key_heads).T.reshape(-1)

@@ -59,7 +59,6 @@ def _kda(materials: Materials, prefix: str, spec: KdaSpec, state_index: int) -> 
         k_norm=RmsNorm(torch.full((spec.head_dim,), unit), eps, kernels),
         norm=RmsNorm(materials.vector(prefix + "norm"), materials.config.norm_eps, kernels),
         out=materials.linear(prefix + "o"),
-        kernels=kernels,
     )
 
 
@@ -81,7 +80,6 @@ def _mamba1(materials: Materials, prefix: str, spec: Mamba1Spec, state_index: in
         rate=rate.view(spec.width, spec.state_dim),
         skip=materials.vector(prefix + "d"),
         out=materials.linear(prefix + "o"),
-        kernels=kernels,
     )
 
 
@@ -98,5 +96,4 @@ def _lightning(
         decay=torch.exp(-rates).float(),
         norm=RmsNorm(norm, _LIGHTNING_EPS, materials.kernels),
         out=materials.linear(prefix + "o"),
-        kernels=materials.kernels,
     )

@@ -68,8 +68,10 @@ SILU = Activation()
 class DeltaSpec:
     """Gated DeltaNet: a short convolution, then a state that follows the delta rule.
 
-    fused: q, k, v, z of each key head lie together in `delta.qkvz` and b, a in `delta.ba`; else
-    `delta.qkv`, `delta.z`, `delta.b`, `delta.a`. kernel: taps of the convolution.
+    fused: q, k, v, z of each key head lie together in `delta.qkvz`, else `delta.qkv` and `delta.z`;
+    fused_ba: so do b and a in `delta.ba`, else `delta.b` and `delta.a`. kernel: taps of the
+    convolution. tiled: value heads run in turns, one of each key head; else those of a key head
+    follow each other. rates: `delta.rate` holds -exp(a_log) instead of `delta.a_log`.
     """
 
     num_key_heads: int
@@ -78,6 +80,9 @@ class DeltaSpec:
     value_dim: int
     kernel: int
     fused: bool = False
+    fused_ba: bool = False
+    tiled: bool = False
+    rates: bool = False
 
     kv_shapes: ClassVar[KvShapes] = ()
     reference = "Gated DeltaNet layers computed by torch"
@@ -109,7 +114,7 @@ class Mamba2Spec:
     """Mamba-2. `mamba.in` gives z, then x | B | C for the convolution, then dt.
 
     Units: dt_limit in the same unit as dt; B and C have state_dim numbers per group. norm_groups:
-    the norm at the end is over each of so many equal parts.
+    the norm at the end is over each of so many equal parts. rates: as DeltaSpec has it.
     """
 
     num_heads: int
@@ -121,6 +126,7 @@ class Mamba2Spec:
     proj_bias: bool = False
     dt_limit: tuple[float, float] = (0.0, math.inf)
     norm_groups: int = 1
+    rates: bool = False
 
     kv_shapes: ClassVar[KvShapes] = ()
     reference = "Mamba-2 layers computed by torch"

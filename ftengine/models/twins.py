@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ftengine.kernels.dispatch import Kernels
 from ftengine.layers.context import StepContext
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Moe
@@ -19,6 +20,7 @@ class Twins:
 
     mlp: Mlp
     moe: Moe
+    kernels: Kernels
     mlp_norm: Norm
     mlp_post: Norm
     moe_norm: Norm
@@ -26,12 +28,13 @@ class Twins:
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
         """Add both outputs to `out`. Shape: normed (the stream), out [n, hidden]."""
-        inner, found = torch.empty_like(normed), torch.zeros_like(normed)
+        inner, found = (context.buffers.room(i, normed.shape[0]) for i in (2, 3))
+        self.kernels.fill_rows(found, 0.0)
         self.mlp.add_to(self.mlp_norm.apply(normed, inner), found)
-        out.add_(self.mlp_post.apply(found, found))
-        found.zero_()
+        self.kernels.add_rows(self.mlp_post.apply(found, found), out)
+        self.kernels.fill_rows(found, 0.0)
         self.moe.add_to(self.moe_norm.apply(normed, inner), found, context, seen=normed)
-        out.add_(self.moe_post.apply(found, found))
+        self.kernels.add_rows(self.moe_post.apply(found, found), out)
 
 
 class LeftOver:
@@ -77,10 +80,11 @@ class Scaled:
 
     step: Step
     factor: float
+    kernels: Kernels
 
     def add_to_stream(
         self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
     ) -> None:
         """Shape: stream [n, hidden]; normed the same, written."""
         self.step.add_to_stream(stream, normed, context)
-        stream.mul_(self.factor)
+        self.kernels.add_rows(stream, stream, self.factor, accumulate=False)

@@ -33,7 +33,10 @@ STACKED = -1
 COPIED = -2
 
 BIAS_PARTS = ("gate_up_bias", "down_bias")
-"""Vectors of an expert; its matrices are gate, up (or both as gate_up) and down."""
+"""Vectors of an expert's row; its matrices are gate, up (or both as gate_up) and down."""
+
+BIAS_HALVES = ("gate_bias", "up_bias")
+"""gate_up_bias, where a checkpoint has it in two."""
 
 UP_ALONE = "up_alone"
 """The first matrix of an expert that has no gate."""
@@ -123,7 +126,7 @@ class RowPick:
 
 
 SKIPPED = re.compile(
-    r"(^|\.)rotary_emb\.inv_freq$|(^|\.)masked_bias$|\.attn\.bias$|^rope_freqs\.weight$"
+    r"(^|\.)rotary_emb\.inv_freq$|(^|\.)masked_bias$|\.attn\.bias$|^rope_(freqs|factors_(long|short))\.weight$"
     r"|^(mtp|model\.mtp)\."
     r"|\.self_attn\.(slope_rate|query_decay|key_decay|diagonal_decay)$"
     r"|\.(enorm|hnorm|eh_proj|shared_head\.(norm|head))\.weight$|\.layers\.\d+\.embed_tokens\."
@@ -136,6 +139,8 @@ SKIPPED = re.compile(
 
 _AS_NUMBERS = {
     ".mla.kv_b": 4,
+    ".mla.k_b": 4,
+    ".mla.v_b": 4,
     ".router.table": 8,
     ".attn_hc.fn": 8,
     ".ffn_hc.fn": 8,
@@ -340,7 +345,11 @@ def _latent_tensors(hidden: int, latent: LatentSpec) -> Shapes:
         yield "mla.q", (q_rows, hidden)
     yield "mla.kv_a", (latent.kv_width, hidden)
     yield "mla.kv_a_norm", (latent.kv_rank,)
-    yield "mla.kv_b", (heads * (latent.nope_dim + latent.value_dim), latent.kv_rank)
+    if latent.apart:
+        yield "mla.k_b", (heads * latent.kv_rank, latent.nope_dim)
+        yield "mla.v_b", (heads * latent.value_dim, latent.kv_rank)
+    else:
+        yield "mla.kv_b", (heads * (latent.nope_dim + latent.value_dim), latent.kv_rank)
     if latent.gate:
         yield "mla.gate", (heads, hidden)
     yield "mla.o", (hidden, heads * latent.value_dim)
@@ -388,14 +397,16 @@ def _delta_tensors(hidden: int, delta: DeltaSpec) -> Shapes:
     heads, values = delta.num_value_heads, delta.value_width
     if delta.fused:
         yield "delta.qkvz", (delta.conv_width + values, hidden)
-        yield "delta.ba", (2 * heads, hidden)
     else:
         yield "delta.qkv", (delta.conv_width, hidden)
         yield "delta.z", (values, hidden)
+    if delta.fused_ba:
+        yield "delta.ba", (2 * heads, hidden)
+    else:
         yield "delta.b", (heads, hidden)
         yield "delta.a", (heads, hidden)
     yield "delta.conv", (delta.conv_width, 1, delta.kernel)
-    yield "delta.a_log", (heads,)
+    yield "delta.rate" if delta.rates else "delta.a_log", (heads,)
     yield "delta.dt_bias", (heads,)
     yield "delta.norm", (delta.value_dim,)
     yield "delta.o", (hidden, values)
@@ -406,7 +417,7 @@ def _mamba2_tensors(hidden: int, mamba: Mamba2Spec) -> Shapes:
     yield "mamba.conv", (mamba.conv_width, 1, mamba.kernel)
     if mamba.conv_bias:
         yield "mamba.conv.bias", (mamba.conv_width,)
-    for name in ("a_log", "d", "dt_bias"):
+    for name in ("rate" if mamba.rates else "a_log", "d", "dt_bias"):
         yield f"mamba.{name}", (mamba.num_heads,)
     yield "mamba.norm", (mamba.width,)
     yield from _matrix("mamba.o", hidden, mamba.width, mamba.proj_bias)

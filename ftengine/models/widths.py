@@ -15,10 +15,12 @@ from ftengine.models.spec import (
     CompressedSpec,
     DeltaSpec,
     LatentSpec,
+    LayerSpec,
     Mamba2Spec,
     MixerSpec,
     ModelConfig,
     NoBlock,
+    TwinSpec,
 )
 
 STEP_TOKENS = 512
@@ -33,7 +35,8 @@ class BufferShape:
 
     qkv: what a mixer's first projection gives; attention: what its last one is given. branch: a
     block's output where it does not go straight to the stream, 0 if it always does. scratch: what
-    recurrent mixers take beside these, for the memory plan. streams: residual streams side by side.
+    recurrent mixers take beside these, for the memory plan. rooms: buffers as wide as the
+    stream that feed-forwards take beside these. streams: residual streams side by side.
     """
 
     hidden: int
@@ -43,6 +46,7 @@ class BufferShape:
     slots: int
     branch: int = 0
     scratch: int = 0
+    rooms: int = 0
     streams: int = 1
 
 
@@ -59,6 +63,7 @@ def buffer_shape(config: ModelConfig) -> BufferShape:
     branched = config.residual_scale != 1.0 or any(layer.post_norms for layer in config.layers)
     shared = any(moe.shared is not None for moe in config.moe_specs)
     recurrent = max((width for width, _, kept in widths if not kept), default=0)
+    latent = max((_latent_scratch(layer.mixer) for layer in config.layers), default=0)
     return BufferShape(
         hidden=config.hidden_size,
         qkv=max(width for width, _, _ in widths),
@@ -66,14 +71,33 @@ def buffer_shape(config: ModelConfig) -> BufferShape:
         experts=experts,
         slots=slots,
         branch=config.hidden_size if branched else 0,
-        scratch=4 * recurrent + (config.hidden_size if shared else 0) + _streams_width(config),
+        scratch=4 * recurrent
+        + latent
+        + (config.hidden_size if shared else 0)
+        + _streams_width(config),
+        rooms=max((_rooms(layer) for layer in config.layers), default=0),
         streams=config.streams.count if config.streams is not None else 1,
     )
+
+
+def _rooms(layer: LayerSpec) -> int:
+    """What of layers/moe.py's and models/twins.py's rooms a layer needs."""
+    moe = layer.experts
+    if isinstance(layer.feed_forward, TwinSpec):
+        return 4
+    if moe is None:
+        return 0
+    return 2 if moe.latent else int(moe.weigh_input or moe.router.input_norm)
 
 
 def _streams_width(config: ModelConfig) -> int:
     """What several streams and mixing them in float64 take beside one."""
     return 0 if config.streams is None else 6 * config.streams.count * config.hidden_size
+
+
+def _latent_scratch(spec: MixerSpec) -> int:
+    """Queries against latents, once more as attention takes them, and what it gives."""
+    return 3 * spec.num_heads * spec.kv_width if isinstance(spec, LatentSpec) else 0
 
 
 def _mixer_widths(spec: MixerSpec) -> tuple[int, int, bool]:
@@ -88,7 +112,9 @@ def _mixer_widths(spec: MixerSpec) -> tuple[int, int, bool]:
     if isinstance(spec, CompressedSpec):
         return compressed_width(spec), 0, False
     if isinstance(spec, LatentSpec):
-        width = spec.num_heads * spec.kv_width
+        width = spec.num_heads * (spec.head_dim + spec.value_dim)
+        if spec.indexer is not None:
+            width = max(width, spec.indexer.num_heads * spec.indexer.head_dim)
         return latent_width(spec), width, False
     if isinstance(spec, DeltaSpec):
         width = spec.conv_width + spec.value_width + 2 * spec.num_value_heads
@@ -129,7 +155,7 @@ def work_bytes(config: ModelConfig, step_tokens: int = STEP_TOKENS, rows: int = 
     """
     shape = buffer_shape(config)
     per_token = 2 * shape.hidden + shape.qkv + shape.attention + shape.experts + 2 * shape.slots
-    per_token += shape.branch + shape.scratch
+    per_token += shape.branch + shape.scratch + shape.rooms * shape.hidden
     inter = max(layer.feed_forward.intermediate_size for layer in config.layers)
     per_token += (shape.slots or 1) * (2 * inter + shape.hidden)
     return 4 * (step_tokens * per_token + rows * config.vocab_size)

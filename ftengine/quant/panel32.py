@@ -18,7 +18,7 @@ from ftengine.quant.panel_form import (
     PART_ALIGN_BYTES,
     PanelFormat,
     PanelShape,
-    pack_panel,
+    pack_panels,
     panel_shape,
     round_up,
     row_buffer,
@@ -47,6 +47,8 @@ __all__ = [
 
 LAYOUT = "panel32.v1"
 ROW_ALIGN_BYTES = 4096
+_AT_ONCE_BYTES = 256 << 10
+"""Rows packed with one call of numpy's."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,20 @@ def packed_bytes(fmt: QuantFormat | str, rows: int, cols: int, paired: bool = Fa
     return panels * panel_shape(panel_format(fmt), cols).panel_bytes
 
 
-def pack(fmt: QuantFormat | str, raw_rows: Bytes) -> Bytes:
+def pack(fmt: QuantFormat | str, raw_rows: Bytes, out: Bytes | None = None) -> Bytes:
     """Lay out a matrix in panels. Shape: uint8 [rows, row_bytes] -> uint8 [packed_bytes].
 
-    Raises: ValueError if the rows do not fit the format.
+    out: where to, a new array if None. Raises: ValueError if the rows do not fit the format.
     """
     shape = _shape_of(panel_format(fmt), raw_rows)
-    panels = _new_panels(shape, -(-raw_rows.shape[0] // PANEL_ROWS))
-    buffer = row_buffer(shape)
-    for index in range(panels.shape[0]):
-        first = index * PANEL_ROWS
-        halves = (raw_rows[first : first + PAIR_ROWS], raw_rows[first + PAIR_ROWS :][:PAIR_ROWS])
-        _pack_halves(shape, halves, buffer, panels[index])
+    count = -(-raw_rows.shape[0] // PANEL_ROWS)
+    panels = _new_panels(shape, count) if out is None else out.reshape(count, shape.panel_bytes)
+    whole = raw_rows.shape[0] // PANEL_ROWS
+    halves = raw_rows[: whole * PANEL_ROWS].reshape(whole, 2, PAIR_ROWS, raw_rows.shape[1])
+    _pack_whole(shape, halves[:, 0], halves[:, 1], panels[:whole])
+    if whole < panels.shape[0]:
+        rest = raw_rows[whole * PANEL_ROWS :]
+        _pack_rest(shape, (rest[:PAIR_ROWS], rest[PAIR_ROWS:]), panels[whole:])
     return panels.reshape(-1)
 
 
@@ -118,10 +122,13 @@ def pack_pair(fmt: QuantFormat | str, gate_rows: Bytes, up_rows: Bytes) -> Bytes
     if gate_rows.shape != up_rows.shape or up_rows.dtype != np.uint8:
         raise ValueError(f"gate {gate_rows.shape} and up {up_rows.shape} must have one shape")
     panels = _new_panels(shape, -(-gate_rows.shape[0] // PAIR_ROWS))
-    buffer = row_buffer(shape)
-    for index in range(panels.shape[0]):
-        take = slice(index * PAIR_ROWS, (index + 1) * PAIR_ROWS)
-        _pack_halves(shape, (gate_rows[take], up_rows[take]), buffer, panels[index])
+    whole = gate_rows.shape[0] // PAIR_ROWS
+    end = whole * PAIR_ROWS
+    sizes = (whole, PAIR_ROWS, gate_rows.shape[1])
+    gate, up = gate_rows[:end].reshape(sizes), up_rows[:end].reshape(sizes)
+    _pack_whole(shape, gate, up, panels[:whole])
+    if whole < panels.shape[0]:
+        _pack_rest(shape, (gate_rows[end:], up_rows[end:]), panels[whole:])
     return panels.reshape(-1)
 
 
@@ -182,13 +189,25 @@ def _new_panels(shape: PanelShape, count: int) -> Bytes:
     return np.empty((count, shape.panel_bytes), dtype=np.uint8)
 
 
-def _pack_halves(shape: PanelShape, halves: tuple[Bytes, Bytes], buffer: Bytes, out: Bytes) -> None:
-    """One panel from up to 16 rows for each of its halves."""
-    counts = (halves[0].shape[0], halves[1].shape[0])
-    for first, count, part in zip((0, PAIR_ROWS), counts, halves, strict=True):
-        buffer[first : first + count, : shape.row_bytes] = part
-        buffer[first + count : first + PAIR_ROWS] = 0
-    pack_panel(shape, buffer, counts, out)
+def _pack_whole(shape: PanelShape, first: Bytes, second: Bytes, out: Bytes) -> None:
+    """Panels all of whose rows exist, some at a time: their bytes stay in the cache.
+
+    Shape: first, second uint8 [panels, 16, row_bytes] -> out uint8 [panels, panel_bytes].
+    """
+    buffer = row_buffer(shape, max(1, _AT_ONCE_BYTES // (PANEL_ROWS * shape.row_bytes)))
+    for at in range(0, out.shape[0], buffer.shape[0]):
+        part = buffer[: out.shape[0] - at]
+        part[:, :PAIR_ROWS, : shape.row_bytes] = first[at : at + part.shape[0]]
+        part[:, PAIR_ROWS:, : shape.row_bytes] = second[at : at + part.shape[0]]
+        pack_panels(shape, part, (PAIR_ROWS, PAIR_ROWS), out[at : at + part.shape[0]])
+
+
+def _pack_rest(shape: PanelShape, halves: tuple[Bytes, Bytes], out: Bytes) -> None:
+    """The last panel, from less than 16 rows for one of its halves or both."""
+    buffer = row_buffer(shape)
+    for first, part in zip((0, PAIR_ROWS), halves, strict=True):
+        buffer[0, first : first + part.shape[0], : shape.row_bytes] = part
+    pack_panels(shape, buffer, (halves[0].shape[0], halves[1].shape[0]), out)
 
 
 def _unpack_all(panel: PanelFormat, packed: Bytes, size: tuple[int, int], *, paired: bool) -> Bytes:
@@ -202,7 +221,7 @@ def _unpack_all(panel: PanelFormat, packed: Bytes, size: tuple[int, int], *, pai
     shape = panel_shape(panel, cols)
     panels = np.ascontiguousarray(packed).reshape(-1, shape.panel_bytes)
     out = np.empty((panels.shape[0], PANEL_ROWS, shape.row_bytes), dtype=np.uint8)
-    buffer = row_buffer(shape)
+    buffer = row_buffer(shape)[0]
     for index in range(panels.shape[0]):
         unpack_panel(shape, panels[index], buffer)
         out[index] = buffer[:, : shape.row_bytes]

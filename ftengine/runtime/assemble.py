@@ -32,6 +32,7 @@ from ftengine.models.build import Builder, BuildLimits, kv_shapes, state_shapes
 from ftengine.models.spec import ModelConfig
 from ftengine.models.widths import HEAD_ROWS, work_bytes
 from ftengine.protocol import PROTOCOL_VERSION, EngineInfo
+from ftengine.runtime.activations import activation_notes
 from ftengine.runtime.gpu_assemble import GpuLoad, Pools, check_gpu_memory, put_on_gpu
 from ftengine.runtime.gpu_open import (
     GPUS,
@@ -47,6 +48,7 @@ from ftengine.runtime.placement import (
     Placement,
     choose_placement,
     experts_per_token,
+    measure_rates,
     on_gpu,
     slots_are_automatic,
     start_slots,
@@ -162,6 +164,7 @@ def _assemble(
         num_threads=config.compute.threads or usable_cpus(),
         cpu_target=config.compute.cpu_target,
         exact=config.compute.compute == "float32",
+        activations=config.compute.activations,
     )
     choice = replace(choice, notes=(*choice.notes, *notes))
     torch.set_num_threads(choice.torch_threads)
@@ -366,6 +369,7 @@ def _put_together(
         *spec.notes,
         *spec.reference_notes,
         *choice.notes,
+        *activation_notes(config, model.index, choice.kernels),
         *weights.notes,
         *_context_notes(config, plan, spec),
         *_kv_notes(pool.format, kv_shapes(spec)),
@@ -405,7 +409,7 @@ def _place_on_cpu(
     limits = BuildLimits(plan.context_tokens, config.step_tokens)
     placement = choose_placement(config, spec, choice.kernels)
     decoder = Builder(spec, weights, choice.kernels, limits, placement.store).decoder()
-    pools = _pools(config, spec, plan)
+    pools = _pools(config, spec, plan, together=True)
     pool, states = pools.pages(page_aligned), pools.states(page_aligned)
     dense_bytes = weights.held_bytes + weights.mapped_bytes - placement.store.host_bytes
     taken_bytes = pool.total_bytes + plan.state_bytes + plan.work_bytes + dense_bytes
@@ -432,6 +436,7 @@ def _place_on_gpu(
         wide = "f32" if config.compute.compute == "float32" else "bf16"
         load = GpuLoad(decoder, spec.family, _runner_limits(config, plan), wide)
         runner, notes = put_on_gpu(load, _pools(config, spec, plan), placement, kernels)
+        notes += measure_rates(placement.store, placement.tools, spec)
         notes += start_slots(placement, config, spec, 0)
         if isinstance(placement.store, GpuStore):
             placement.store.prepare(range(1, config.num_parallel + 1))
@@ -451,11 +456,13 @@ def _runner_limits(config: EngineConfig, plan: MemoryPlan) -> RunnerLimits:
     return RunnerLimits(plan.context_tokens, config.num_parallel, config.step_tokens)
 
 
-def _pools(config: EngineConfig, spec: ModelConfig, plan: MemoryPlan) -> Pools:
+def _pools(
+    config: EngineConfig, spec: ModelConfig, plan: MemoryPlan, *, together: bool = False
+) -> Pools:
     """Makers of pages and states, wherever their memory is."""
 
     def pages(allocate: Callable[[int], torch.Tensor]) -> KvPool:
-        return KvPool(kv_shapes(spec), plan.num_pages, kv_format(config), allocate)
+        return KvPool(kv_shapes(spec), plan.num_pages, kv_format(config), allocate, together)
 
     def states(allocate: Callable[[int], torch.Tensor]) -> StatePool | None:
         if not spec.has_state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import Any, Protocol
 
@@ -12,7 +13,7 @@ import torch
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import PAGE_TOKENS, pages_for
 from ftengine.cache.state_pool import StatePool
-from ftengine.kernels.native_states import SpanIndex
+from ftengine.kernels.state_operands import SpanIndex
 from ftengine.layers.context import Gather, Span, StepContext, Workspace
 from ftengine.scheduler.batch import Work
 
@@ -24,6 +25,9 @@ class Indices(Protocol):
         """What is written and what a step is given, zeroed; int32 or int64."""
 
 
+Take = Callable[[tuple[int, ...], torch.dtype], tuple[npt.NDArray[Any], Any]]
+
+
 class HostIndices:
     """Both are the same memory."""
 
@@ -33,10 +37,16 @@ class HostIndices:
         return tensor.numpy(), tensor
 
 
-def index_bytes(max_tokens: int, max_sequences: int, context_tokens: int) -> int:
-    """Most that StepInputs takes of an Indices whose parts begin at multiples of 256 bytes."""
+def index_bytes(
+    max_tokens: int, max_sequences: int, context_tokens: int, states: bool = False
+) -> int:
+    """Most that StepInputs takes of an Indices whose parts begin at multiples of 256 bytes.
+
+    states: whether there are layers that keep one.
+    """
     pages = pages_for(context_tokens)
-    return 28 * max_tokens + 4 * max_sequences * (pages + 2) + 8 * 256
+    spans = 24 * max_tokens + 5 * 256 if states else 0
+    return 28 * max_tokens + 4 * max_sequences * (pages + 2) + 8 * 256 + spans
 
 
 class StepInputs:
@@ -68,13 +78,7 @@ class StepInputs:
         self._np_context, self._context_len = take((max_sequences,), torch.int32)
         self._np_pages, self._page_table = take((max_sequences, max_pages), torch.int32)
         self._rows: list[list[int]] = [[] for _ in range(max_sequences)]
-        self._span_index: SpanIndex | None = None
-        if states is not None:
-            self._span_index = SpanIndex(
-                torch.zeros(max_tokens + 1, dtype=torch.int32),
-                torch.zeros(max_tokens, dtype=torch.int64),
-                torch.zeros(max_tokens, dtype=torch.int64),
-            )
+        self._spans = None if states is None else _SpanArrays(take, max_tokens)
 
     def use_pool(self, pool: KvPool) -> None:
         """Steps from now on read and write another pool, in which pages may have other ids."""
@@ -91,8 +95,9 @@ class StepInputs:
             at += item.num_tokens
         count = len(work)
         spans = () if self._states is None else _spans(work, self._states)
-        if self._span_index is not None:
-            _fill_spans(self._span_index, spans)
+        span_index = None
+        if self._spans is not None:
+            span_index = self._spans.fill(spans, self._np_positions)
         if wanted is not None:
             self._np_wanted[: len(wanted)] = wanted
         return StepContext(
@@ -106,7 +111,7 @@ class StepInputs:
             buffers=self._workspace.views(at),
             states=self._states,
             spans=spans,
-            span_index=self._span_index,
+            span_index=span_index,
             token_ids=self.token_ids[:at],
             gather=self._gather,
         )
@@ -135,6 +140,30 @@ class StepInputs:
             self._rows[row] = pages
 
 
+class _SpanArrays:
+    """Where the spans of a step stand, as kernels read it."""
+
+    def __init__(self, take: Take, max_tokens: int) -> None:
+        self._np_start, self._start = take((max_tokens + 1,), torch.int32)
+        self._np_slot, self._slot = take((max_tokens,), torch.int64)
+        self._np_keep, self._keep = take((max_tokens,), torch.int64)
+        self._np_position, self._position = take((max_tokens,), torch.int32)
+
+    def fill(self, spans: Items[Span], positions: npt.NDArray[Any]) -> SpanIndex:
+        """Spans without tokens are left out: they are there for saves that end a sequence's part.
+
+        Shape: positions int32 [tokens of the step or more].
+        """
+        at = 0
+        for span in spans:
+            if span.rows.stop > span.rows.start:
+                self._np_slot[at], self._np_keep[at] = span.slot, span.keep
+                self._np_start[at + 1] = span.rows.stop
+                self._np_position[at] = positions[span.rows.start]
+                at += 1
+        return SpanIndex(self._start, self._slot, self._keep, self._position, at)
+
+
 def _spans(work: Items[Work], states: StatePool) -> tuple[Span, ...]:
     """Where each sequence's tokens stand; a sequence at its beginning starts from nothing."""
     spans = []
@@ -152,13 +181,3 @@ def _spans(work: Items[Work], states: StatePool) -> tuple[Span, ...]:
         spans.append(Span(slice(first, end), slot))
         at = end
     return tuple(spans)
-
-
-def _fill_spans(index: SpanIndex, spans: tuple[Span, ...]) -> None:
-    """Spans without tokens are left out: they are there for saves that end a sequence's part."""
-    start, slot, keep = index.start.numpy(), index.slot.numpy(), index.keep.numpy()
-    at = 0
-    for span in spans:
-        if span.rows.stop > span.rows.start:
-            slot[at], keep[at], start[at + 1] = span.slot, span.keep, span.rows.stop
-            at += 1

@@ -203,7 +203,11 @@ class Engine:
         """Put what the prefix cache holds in files, where a folder is set; while nothing runs."""
         until_s = self._clock.monotonic() + PARK_S
         loaded = self._loaded
-        write_all(loaded.memory.parked, loaded.scheduler, lambda: self._clock.monotonic() < until_s)
+        write_all(
+            loaded.memory.parked,
+            loaded.scheduler,
+            lambda: (until_s - self._clock.monotonic()) / PARK_S,
+        )
 
     def step(self) -> bool:
         """Run one step and publish what it gave. False when there was nothing to run."""

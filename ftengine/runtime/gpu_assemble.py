@@ -23,6 +23,7 @@ from ftengine.gpu.indices import DeviceIndices
 from ftengine.gpu.kernels import Constants, GpuKernels, KernelMemory
 from ftengine.gpu.placer import BLOCK_BYTES, ResidentPlacer
 from ftengine.gpu.tools import GpuTools
+from ftengine.kernels.latent_operands import Chosen
 from ftengine.layers.context import Workspace
 from ftengine.models.decoder import Decoder
 from ftengine.runtime.batching import index_bytes
@@ -31,7 +32,6 @@ from ftengine.runtime.gpu_model import (
     check_runs_on_gpu,
     move_to_gpu,
     needs_of,
-    torch_blocks,
 )
 from ftengine.runtime.gpu_runner import GpuParts, GpuRunner, NoStore
 from ftengine.runtime.placement import Placement
@@ -101,7 +101,7 @@ def _put(
     pool, states = pools.pages(device.allocate), pools.states(device.allocate)
     placer = ResidentPlacer(device)
     undo.append(placer.close)
-    memory, indices, arena = _step_memory(load, kernels, placer, undo)
+    memory, indices, arena = _step_memory(load, states is not None, kernels, placer, undo)
     best = BestLogits(kernels.tools, head_rows(limits), load.decoder.vocab_size)
     undo.append(best.close)
     store = placement.store
@@ -116,14 +116,15 @@ def _put(
     parts = GpuParts(kernels, indices, best, memory, stepped, tuple(reversed(undo)))
     runner = GpuRunner(decoder, pool, limits, states, parts)
     log.info("gpu: %d bytes of work memory, %d free for experts", arena, device.free_bytes)
-    torch_parts = torch_blocks(load.decoder)
-    if torch_parts:
-        notes += (f"torch computes a part of {', '.join(torch_parts)} on the GPU",)
     return runner, notes
 
 
 def _step_memory(
-    load: GpuLoad, kernels: GpuKernels, placer: ResidentPlacer, undo: list[Callable[[], None]]
+    load: GpuLoad,
+    has_states: bool,
+    kernels: GpuKernels,
+    placer: ResidentPlacer,
+    undo: list[Callable[[], None]],
 ) -> tuple[StepMemory, DeviceIndices, int]:
     """Buffers of a step, in which nothing grows any more."""
     decoder, limits, device = load.decoder, load.limits, kernels.tools.device
@@ -133,7 +134,7 @@ def _step_memory(
 
     workspace = Workspace(decoder.buffer_shape, limits.step_tokens, place)
     sizes = (limits.step_tokens, limits.max_sequences, limits.context_tokens)
-    indices = DeviceIndices(device, index_bytes(*sizes))
+    indices = DeviceIndices(device, index_bytes(*sizes, has_states))
     undo.append(indices.close)
     rows = head_rows(limits)
     needs = needs_of(decoder)
@@ -145,7 +146,11 @@ def _step_memory(
     width = decoder.buffer_shape.streams * decoder.buffer_shape.hidden
     kept, picked = (place(torch.zeros(limits.step_tokens * width)) for _ in range(2))
     constants = Constants(max(limits.step_tokens, rows), place)
-    kernels.work_in(KernelMemory(arena, constants, kept, picked))
+    choice = None
+    if needs.chosen:
+        slots = torch.zeros(limits.step_tokens, needs.chosen, dtype=torch.int32)
+        choice = Chosen(place(slots), place(torch.zeros(limits.step_tokens, dtype=torch.int32)))
+    kernels.work_in(KernelMemory(arena, constants, kept, picked, choice))
     logits = place(torch.zeros(rows, decoder.vocab_size))
     return StepMemory(workspace, indices, logits, kernels.gather), indices, arena.total_bytes
 

@@ -16,6 +16,7 @@ import torch
 from ftengine.errors import EngineError
 from ftengine.experts.cpu import CpuExperts
 from ftengine.gpu.kernels import FEW_TOKENS, whole_tiles
+from ftengine.gpu.latent import SLICE_TOKENS, narrowed
 from ftengine.gpu.placer import Placer
 from ftengine.kernels.dispatch import EMBED_FORMATS, HeadLayout, PackedWeight
 from ftengine.kernels.operands import ExpertBank
@@ -25,11 +26,13 @@ from ftengine.layers.attention import Attention
 from ftengine.layers.context import StepContext
 from ftengine.layers.delta import GatedDelta
 from ftengine.layers.embedding import Embedding
-from ftengine.layers.linear import Linear, LinearPart
+from ftengine.layers.indexer import Indexer
+from ftengine.layers.latent import LatentAttention
+from ftengine.layers.linear import Linear, LinearPart, TiledLinear
 from ftengine.layers.mamba2 import Mamba2
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Moe
-from ftengine.layers.norm import LayerNorm, RmsNorm
+from ftengine.layers.norm import GroupNorm, LayerNorm, NoNorm, RmsNorm
 from ftengine.layers.router import Router
 from ftengine.layers.short_conv import ShortConv
 from ftengine.models.decoder import (
@@ -41,7 +44,7 @@ from ftengine.models.decoder import (
     Residual,
     Step,
 )
-from ftengine.models.twins import Scaled
+from ftengine.models.twins import Scaled, Twins
 from ftengine.quant import format_named
 
 COMPUTED = (
@@ -50,41 +53,54 @@ COMPUTED = (
     CpuExperts,
     Embedding,
     GatedDelta,
+    GroupNorm,
+    Indexer,
+    LatentAttention,
     LayerNorm,
     Linear,
     LinearPart,
     Mamba2,
     Mlp,
     Moe,
+    NoNorm,
     Parallel,
     Residual,
     RmsNorm,
     Router,
     Scaled,
     ShortConv,
+    TiledLinear,
+    Twins,
 )
-"""Modules whose arithmetic runs on a GPU: kernels, with torch between them in some."""
-_WITH_TORCH = (GatedDelta, Mamba2, ShortConv, Carried, LayerNorm, Scaled)
-_HEAD_DIM_STEP = 16
+"""Modules whose arithmetic runs on a GPU: kernels, with torch between them in some settings."""
+_COLUMNS_STEP = 16
 _ALIGN_BYTES = 512
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Most of each kind of work memory that one call takes. Units: float32 numbers."""
+    """Most of each kind of work memory that one call takes. Units: float32 numbers.
+
+    per_latent: of a token whose heads look at latents; chosen: keys that an indexer chooses for
+    each token, 0 = none does.
+    """
 
     per_token: int
     per_head_row: int
     per_split: int
+    per_latent: int = 0
+    chosen: int = 0
 
     def arena_bytes(self, step_tokens: int, head_rows: int, sequences: int, context: int) -> int:
         """Bytes that fit every call of a step."""
         tokens = whole_tiles(max(step_tokens, FEW_TOKENS))
         splits = -(-context // SPLIT_TOKENS)
+        sliced = max(sequences, SLICE_TOKENS)
         most = max(
             tokens * self.per_token,
             whole_tiles(head_rows) * self.per_head_row,
-            sequences * splits * self.per_split,
+            sequences * splits * self.per_split + sliced * self.per_latent,
+            sliced * splits * SPLIT_TOKENS if self.chosen else 0,
         )
         return 4 * most + (1 << 16)
 
@@ -101,15 +117,9 @@ def check_runs_on_gpu(decoder: Decoder, family: str) -> None:
             )
 
 
-def torch_blocks(decoder: Decoder) -> tuple[str, ...]:
-    """Names of the blocks that torch computes in part."""
-    found = {type(value).__name__ for value in _parts(decoder) if isinstance(value, _WITH_TORCH)}
-    return tuple(sorted(found))
-
-
 def needs_of(decoder: Decoder) -> Needs:
     """Work memory by the shapes of all operands; the head is read few rows at a time."""
-    per_token, per_split = 2 * decoder.buffer_shape.hidden, 0
+    per_token, per_split, per_latent, chosen = 2 * decoder.buffer_shape.hidden, 0, 0, 0
     head = {id(part.weight) for part in decoder.head.parts}
     for value in _parts(decoder):
         if isinstance(value, PackedWeight) and id(value) not in head:
@@ -121,8 +131,18 @@ def needs_of(decoder: Decoder) -> Needs:
             per_token = max(per_token, value.heads * value.head_dim)
         elif isinstance(value, Router):
             per_token = max(per_token, value.num_experts)
+        elif isinstance(value, LatentAttention):
+            width = value.heads.count * value.heads.kv_rank
+            per_latent = max(per_latent, 2 * width)
+            per_split = max(per_split, width + 2 * value.heads.count)
+        elif isinstance(value, Indexer):
+            chosen = max(chosen, value.choice.top_k)
+        elif isinstance(value, GatedDelta):
+            per_token = max(per_token, value.conv.shape[1] + value.heads.value_width)
+        elif isinstance(value, Mamba2):
+            per_token = max(per_token, value.conv.shape[1])
     rows = max(2 * part.weight.cols + part.weight.rows for part in decoder.head.parts)
-    return Needs(per_token, rows, per_split)
+    return Needs(per_token, rows, per_split, per_latent, chosen)
 
 
 def bytes_of_layers(decoder: Decoder) -> tuple[list[int], int]:
@@ -196,10 +216,19 @@ class _Mover:
             return value if same else tuple(items)
         if not _is_tree(value):
             return value
+        value = _as_placed(value)
         changed = {
             name: new for name, old in _fields(value) if (new := self.moved(old, layer)) is not old
         }
         return dataclasses.replace(value, **changed) if changed else value
+
+
+def _as_placed(value: Any) -> Any:
+    """The module as it goes to the device: matrices of heads may be narrower there."""
+    if isinstance(value, LatentAttention):
+        key_up, value_up = narrowed(value.key_up), narrowed(value.value_up)
+        return dataclasses.replace(value, key_up=key_up, value_up=value_up)
+    return value
 
 
 def _is_tree(value: Any) -> bool:
@@ -218,7 +247,9 @@ def _tensor_bytes(value: Any) -> int:
         return -(-value.numel() * value.element_size() // _ALIGN_BYTES) * _ALIGN_BYTES
     if isinstance(value, tuple):
         return sum(_tensor_bytes(item) for item in value)
-    return sum(_tensor_bytes(item) for _, item in _fields(value)) if _is_tree(value) else 0
+    if not _is_tree(value):
+        return 0
+    return sum(_tensor_bytes(item) for _, item in _fields(_as_placed(value)))
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -243,24 +274,18 @@ def _missing(value: Any) -> str:
     if isinstance(value, (*COMPUTED, Decoder, DecoderLayer, NoStep)):
         return ""
     acts = any(hasattr(value, does) for does in ("add_to", "add_to_stream", "apply", "choose"))
-    return f"the block {name}" if acts and name != "NoNorm" else ""
+    return f"the block {name}" if acts else ""
 
 
 def _check_weight(weight: PackedWeight) -> str:
+    if weight.cols % _COLUMNS_STEP:
+        return f"matrices of {weight.cols} columns (multiples of {_COLUMNS_STEP} are built)"
     return "" if weight.fmt in FORMATS else f"weights in the format {weight.fmt}"
 
 
 def _check_bank(bank: ExpertBank) -> str:
     missing = [fmt for fmt in (bank.fmt_gate_up, bank.fmt_down) if fmt not in FORMATS]
-    if not getattr(bank, "gated", True):
-        return "an MLP without a gate"
     return f"weights in the format {missing[0]}" if missing else ""
-
-
-def _check_heads(heads: HeadLayout) -> str:
-    if heads.head_dim % _HEAD_DIM_STEP == 0:
-        return ""
-    return f"heads of {heads.head_dim} numbers (multiples of {_HEAD_DIM_STEP} are built)"
 
 
 def _check_attention(block: Attention) -> str:
@@ -270,7 +295,6 @@ def _check_attention(block: Attention) -> str:
 _CHECKS: dict[type, Callable[[Any], str]] = {
     PackedWeight: _check_weight,
     ExpertBank: _check_bank,
-    HeadLayout: _check_heads,
     Attention: _check_attention,
 }
 

@@ -151,7 +151,7 @@ class GpuRunner(Runner):
     def _decode(self, work: Items[Work]) -> PartialLogits:
         count, store = len(work), self._parts.store
         capturable = store.can_capture(count)
-        may_capture = capturable and self._states is None and not store.wants_eager
+        may_capture = capturable and not store.wants_eager
         key = StepKey(count, self._width(work))
         self._forget_old_graphs()
         eager = self._steps.is_eager(key, may_capture)

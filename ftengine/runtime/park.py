@@ -35,6 +35,7 @@ PARK_PART = 8
 MOST_BYTES = 4 << 30
 UNKNOWN_BYTES = 256 << 20
 _RESERVE_BYTES = 256 << 20
+_OLDEST_PART = 0.5
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def identity_of(info: EngineInfo, spec: ModelConfig, pool: KvPool, context_token
     """What keys, values and states depend on; files of anything else are of no use."""
     parts = (part for layer in spec.layers for part in vars(layer.mixer).values())
     stretched = any(isinstance(x, RopeSpec) and x.scaling == "longrope" for x in parts)
-    kernels = {key: info.kernels[key] for key in ("set", "target") if key in info.kernels}
+    counted = ("set", "target", "activations")
+    kernels = {key: info.kernels[key] for key in counted if key in info.kernels}
     facts = (
         FORMAT,
         info.version,
@@ -135,12 +137,16 @@ def identity_of(info: EngineInfo, spec: ModelConfig, pool: KvPool, context_token
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def write_all(parked: Parked, scheduler: Scheduler, go_on: Callable[[], bool]) -> None:
-    """Put everything in files, where there is a folder: what was used last first."""
+def write_all(parked: Parked, scheduler: Scheduler, time_left: Callable[[], float]) -> None:
+    """Put everything in files, where there is a folder: what was used last first.
+
+    time_left: part of the time there is for it, 1 at first. What does not fit in host memory
+    together, and was unused longest, goes to files before, in half of the time at most.
+    """
     if parked.parking is None or not parked.parking.has_folder:
         return
-    scheduler.reuse.park()
-    done = parked.parking.write_all(go_on)
+    scheduler.reuse.park(lambda: time_left() > _OLDEST_PART)
+    done = parked.parking.write_all(lambda: time_left() > 0)
     log.info("parked conversations were written%s", "" if done else ", as far as time and room go")
 
 

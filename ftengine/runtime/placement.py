@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from ftengine.calibrate.gpu import measure_gpu
 from ftengine.config import EngineConfig
 from ftengine.device.base import Device
 from ftengine.device.emulated import EmulatedDevice, EmulatedSettings
 from ftengine.device.host_memory import available_bytes
 from ftengine.device.machine import Machine
-from ftengine.errors import CapacityError
+from ftengine.errors import CapacityError, EngineError
 from ftengine.experts.cpu import CpuStore
 from ftengine.experts.gpu import DeviceStore, StoreSettings
 from ftengine.experts.gpu_store import GpuStore
@@ -19,6 +21,8 @@ from ftengine.experts.timing import rates_of
 from ftengine.gpu.tools import GpuTools
 from ftengine.kernels.dispatch import Kernels, ReferenceKernels
 from ftengine.models.spec import ModelConfig, RouterSpec
+
+log = logging.getLogger(__name__)
 
 EMULATED_MACHINE = Machine(
     name="emulated",
@@ -37,7 +41,7 @@ EMULATED_MACHINE = Machine(
 )
 """The planner needs ratios, whatever the speed of the processor that stands in for the device."""
 FIRST_RATES = Rates(link_bytes_per_s=12e9, host_bytes_per_s=40e9, host_left_bytes_per_s=25e9)
-"""Of a GPU until the first steps have been timed: half of a PCIe 4.0 x16 link, two channels."""
+"""Of a GPU whose rates were not measured: half of a PCIe 4.0 x16 link, two channels."""
 _UNKNOWN_MEMORY_BYTES = 8 << 30
 _RESERVE_BYTES = 512 << 20
 _RESERVE_SHARE = 0.05
@@ -88,6 +92,29 @@ def on_gpu(config: EngineConfig, spec: ModelConfig, tools: GpuTools) -> Placemen
         return Placement(CpuStore(ReferenceKernels()), tools.device, "resident", tools)
     settings = StoreSettings(strategy, FIRST_RATES, None, experts_per_token(spec))
     return Placement(GpuStore(tools, settings), tools.device, strategy, tools)
+
+
+def measure_rates(
+    store: CpuStore | DeviceStore, tools: GpuTools, spec: ModelConfig
+) -> tuple[str, ...]:
+    """Let the planner start from this machine's own rates. Returns notes where it cannot."""
+    if not isinstance(store, GpuStore):
+        return ()
+    bank = store.measurable
+    if bank is None:
+        return ()
+    try:
+        rates = measure_gpu(tools, bank, experts_per_token(spec))
+    except EngineError as error:
+        first = FIRST_RATES
+        return (
+            f"the link to the GPU was not measured ({error.message}); misses are divided as if it "
+            f"gave {first.link_bytes_per_s / 1e9:.0f} GB/s and the CPU "
+            f"{first.host_bytes_per_s / 1e9:.0f} GB/s, until steps have been timed",
+        )
+    store.plan_with(rates)
+    log.info("measured with the GPU: %s", rates)
+    return ()
 
 
 def choose_placement(config: EngineConfig, spec: ModelConfig, kernels: Kernels) -> Placement:

@@ -8,6 +8,7 @@ comes back when a prompt leads there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from ftengine.scheduler.sequence import Sequence
 
 _PART_OF_SLOTS = 2
 """One prompt may take one part in so many of the checkpoints; the rest stays with others."""
+_AT_ONCE = 64
+"""Pages parked between two looks at the time."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +178,15 @@ class Reuse:
             self.tree.give_slot(slot)
         sequence.saved = []
 
-    def park(self) -> None:
-        """Park all that no running sequence uses, to be done by the copies queued."""
-        self.tree.evict(self.tree.num_evictable)
+    def park(self, go_on: Callable[[], bool]) -> None:
+        """Park all that no running sequence uses, to be done by the copies queued.
+
+        What this pushes out of host memory, which was unused longest, goes to files while `go_on`.
+        """
+        assert self.parked is not None, "nothing is parked"
+        while self.tree.evict(_AT_ONCE):
+            self.parked.writes_files = self.parked.writes_files and go_on()
+        self.parked.writes_files = True
 
     def forget(self) -> None:
         """Drop all that no running sequence uses; what is parked already stays."""
@@ -234,8 +243,7 @@ class Reuse:
         if self.parked is None:
             return match
         salt, tokens = sequence.salt, tuple(sequence.tokens[:-1])
-        known = self.tree.lookup(salt, tokens)
-        found = self.parked.find(salt, tokens, known, match.num_tokens)
+        found = self.parked.find(salt, tokens, match)
         if found is None:
             return match
         lease = self.tree.pin(salt, tokens)
@@ -255,7 +263,7 @@ class Reuse:
         """Copy to the pages given, as far as they go. Returns the lease on the way so far."""
         held = [node.page for node in lease.path()]
         self._pages.share(held)
-        text = tokens[: lease.depth]
+        text = list(tokens[: lease.depth])
         for (kept, row), page in zip(found.pages, fresh, strict=False):
             self._copies.append(Copy("return_page", row, page))
             held.append(page)

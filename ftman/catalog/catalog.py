@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 3600.0
 _TRASH_PREFIX = ".trash-"
+_AWAY = "its store is not there"
 
 
 class Catalog:
@@ -53,6 +54,11 @@ class Catalog:
         self._models: dict[ModelName, tuple[Installed, Model]] = {}
         self._lock = threading.RLock()
 
+    @property
+    def away(self) -> bool:
+        """Whether models were read and the store is not there any more, as on a disk unmounted."""
+        return bool(self._models) and not self.paths.manifests.is_dir()
+
     def find(self, text: str) -> Model:
         """The installed model that a name as typed means.
 
@@ -60,7 +66,10 @@ class Catalog:
         """
         # Readers do not wait for writers; only what looks damaged is looked at again in peace,
         # since it may have been deleted meanwhile.
-        model = self._found(text)
+        try:
+            model = self._found(text)
+        except NotFoundError:
+            return self._remembered(text)
         if model.damaged:
             with self._lock:
                 model = self._found(text)
@@ -256,6 +265,23 @@ class Catalog:
         """Read every byte of a model; list what is damaged. Slow: for a thread, not the loop."""
         return verify_model(model, self.blobs, on_bytes)
 
+    def _remembered(self, text: str) -> Model:
+        """A model that was there, of a store whose disk went away: an engine may still hold it.
+
+        Raises: NotFoundError when the store is where it was.
+        """
+        name = parse_name(text)
+        same = [
+            model
+            for known, (_, model) in self._models.items()
+            if known.stem.lower() == name.stem.lower()
+            and (name.asks_latest or known.tag.lower() == name.tag.lower())
+        ]
+        if not self.away or not same:
+            raise self._not_found(text)
+        exact = [model for model in same if model.name.tag.lower() == name.tag.lower()]
+        return replace((exact or same)[0], damaged=_AWAY)
+
     def _found(self, text: str) -> Model:
         try:
             return self._model(self._manifests.read(self._require(text)))
@@ -264,6 +290,8 @@ class Catalog:
 
     def _all(self) -> list[Model]:
         installed, _ = self._manifests.read_all()
+        if not installed and self.away:
+            return [replace(model, damaged=_AWAY) for _, model in tuple(self._models.values())]
         return [self._model(item) for item in installed]
 
     def _require(self, text: str) -> ModelName:

@@ -106,7 +106,7 @@ class ManifestFolder:
         """Make a manifest visible, durably; the last step of every commit."""
         path = self.path(name)
         try:
-            self._make_durable(path.parent)
+            files.make_dir(path.parent)
             faults.hit("catalog.before_commit")
             files.write_atomic(path, data)
         except BaseException:
@@ -133,16 +133,6 @@ class ManifestFolder:
                     files.unlink(path)
                     freed += stat.st_size
         return freed
-
-    def _make_durable(self, folder: Path) -> None:
-        missing = []
-        while folder != self.folder.parent and not folder.exists():
-            missing.append(folder)
-            folder = folder.parent
-        if missing:
-            files.make_dir(missing[0])
-        for made in missing:
-            files.sync_dir(made.parent)
 
     def _walk(self) -> Iterator[ModelName]:
         for host in _listing(self.folder):

@@ -1,12 +1,13 @@
 """One manager per store: the lock that `ft serve` holds while it runs.
 
 An advisory lock alone is not enough: on some network file systems it always succeeds, and a lock
-file deleted by hand can be locked twice. A second check therefore records the owner's pid and
-start time by rename, and an owner that is still alive is believed.
+file deleted by hand can be locked twice. Therefore the owner's pid and start time are recorded too,
+in a file that only one can create, and an owner that is still alive is believed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 LOCK_NAME = "manager.lock"
 OWNER_NAME = "manager.owner"
 STORE_LOCK_NAME = ".manager.lock"
+_TRIES = 10
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -57,17 +60,80 @@ def acquire_manager_lock(paths: Paths) -> files.Lock:
         lock = ManagerLock(paths)
     except files.LockedError as error:
         raise _conflict(paths, str(error.strerror).removeprefix("held by process ")) from None
-    other = _read_owner(owner_path)
-    if other and other.get("pid") != os.getpid() and _is_alive(other):
-        lock.release()
-        raise _conflict(paths, str(other["pid"]))
     mine = {"pid": os.getpid(), "start": process_start(os.getpid())}
-    files.write_atomic(owner_path, json.dumps(mine).encode())
-    now = _read_owner(owner_path)
-    if now != mine:
+    try:
+        _claim(owner_path, mine)
+        _sweep_temporaries(paths)
+    except _OwnedError as error:
         lock.release()
-        raise _conflict(paths, str(now.get("pid", "unknown")))
+        raise _conflict(paths, str(error)) from None
+    except OSError:
+        lock.release()
+        raise
     return lock
+
+
+def _sweep_temporaries(paths: Paths) -> None:
+    """Remove what a killed manager was about to put in place of a file of its own."""
+    for folder in (paths.home, paths.run, paths.run / "engines", paths.state):
+        for path in folder.glob(".*.tmp"):
+            words = path.name.split(".")
+            if len(words) > 3 and words[-2].isdigit() and _is_gone(int(words[-2])):
+                files.unlink(path)
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether no process has this pid; False where that cannot be told."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+class _OwnedError(Exception):
+    """A living process has claimed it; the text is its pid."""
+
+
+def _claim(path: Path, mine: dict[str, Any]) -> None:
+    """Put our record there, in place of a dead owner's.   Raises: _OwnedError, OSError."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileExistsError):
+            _create(path, json.dumps(mine).encode())
+            return
+        other = _read_owner(path)
+        if _is_alive(other) and other != mine:
+            raise _OwnedError(str(other["pid"]))
+        _put_aside(path, other)
+    raise _OwnedError(str(_read_owner(path).get("pid", "unknown")))
+
+
+def _put_aside(path: Path, stale: dict[str, Any]) -> None:
+    """Remove a dead owner's record, unless a new owner has replaced it meanwhile."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # swept, should we be killed here
+    try:
+        files.rename(path, aside, durable=False)
+    except FileNotFoundError:
+        return
+    if _read_owner(aside) != stale:
+        files.rename(aside, path, durable=False)  # at once: nobody may find the place empty
+    else:
+        files.unlink(aside)
+
+
+def _create(path: Path, data: bytes) -> None:
+    try:
+        files.create_new(path, data)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        files.write_atomic(path, data)
 
 
 def process_start(pid: int) -> str:

@@ -5,6 +5,7 @@ Nothing but a `GET /` is ever sent to a server that is not ours.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftman import files
+from ftman import files, log
 from ftman.cli.client import ManagerClient, is_local, probe
 from ftman.cli.output import Output
 from ftman.clock import SYSTEM, Clock, pause
@@ -22,8 +23,6 @@ from ftman.errors import ConflictError, FtmanError, NetworkError
 
 START_LIMIT_S = 15.0
 POLL_S = 0.1
-LOG_NAME = "manager.log"
-LOG_LIMIT_BYTES = 10 << 20
 PORTS_TRIED = 20
 STRANGERS = {"ollama": "Ollama", "other": "another server"}
 
@@ -49,13 +48,24 @@ class Finder:
         return ManagerClient(url, key=key, certificate=self._certificate(url))
 
     def running(self) -> str:
-        """URL of our running manager, "" when there is none.   Raises: ConflictError."""
+        """URL of our running manager, "" when there is none here.
+
+        Raises: ConflictError; NetworkError when another machine is asked for and does not answer.
+        """
         found = self._probe(self.config.url)
         if found == "ft":
             return self.config.url
         if found and self.host_given:
             raise self._foreign(found)
+        self._require_local()
         return self._recorded()
+
+    def _require_local(self) -> None:
+        if not is_local(self.config.url):
+            raise NetworkError(
+                f"no ft manager answers at {self.config.url}, and it is not on this machine",
+                hint="Start it there: ft serve\nor unset FT_HOST to use one here.",
+            )
 
     def _recorded(self) -> str:
         url = str(self._recorded_value().get("url") or "")
@@ -80,13 +90,8 @@ class Finder:
         return self.config.tls_cert if is_local(url) and url.startswith("https:") else None
 
     def _start(self) -> str:
-        if not is_local(self.config.url):
-            raise NetworkError(
-                f"no ft manager answers at {self.config.url}, and it is not on this machine",
-                hint="Start it there: ft serve\nor unset FT_HOST to use one here.",
-            )
         address = self._free_address()
-        log_path = self.config.paths.logs / LOG_NAME
+        log_path = self.config.paths.logs / log.NAME
         self.out.note(f"starting the ft manager in the background (log: {log_path})")
         process = self._spawn(address)
         limit = self.clock.monotonic() + START_LIMIT_S
@@ -125,14 +130,15 @@ class Finder:
 
     def _spawn(self, address: str) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "ftman", "serve", "--address", address]
-        path = self.config.paths.logs / LOG_NAME
-        _rotate(path)
-        with files.open_log(path) as log:
+        path = self.config.paths.logs / log.NAME
+        with contextlib.suppress(OSError):
+            files.rotate_log(path, log.LIMIT_BYTES, log.KEPT)
+        with files.open_log(path) as output:
             return subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 # -m looks for modules in the working folder first: it must be our own.
                 cwd=Path(__file__).parents[2],
                 start_new_session=os.name == "posix",
@@ -149,7 +155,7 @@ class Finder:
 
     def _last_log_line(self) -> str:
         try:
-            data = files.read_bytes(self.config.paths.logs / LOG_NAME)
+            data = files.read_bytes(self.config.paths.logs / log.NAME)
         except OSError as error:
             return f"its log cannot be read ({error.strerror})"
         lines = data.decode("utf-8", "replace").strip().splitlines()
@@ -183,11 +189,3 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _rotate(path: Path) -> None:
-    try:
-        if path.stat().st_size > LOG_LIMIT_BYTES:
-            files.rename(path, path.with_name(f"{path.name}.1"))
-    except OSError:
-        return

@@ -30,7 +30,10 @@ class Session:
         return finder(self.config, self.out).connect()
 
     def running_manager(self) -> ManagerClient | None:
-        """A client of the manager if one runs; starts nothing.   Raises: FtmanError."""
+        """A client of the manager if one runs; starts nothing.
+
+        Raises: FtmanError; NetworkError when the one of another machine does not answer.
+        """
         from ftman.cli.manager import finder
 
         found = finder(self.config, self.out)

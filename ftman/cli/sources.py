@@ -22,6 +22,8 @@ _WEIGHTS = (
     ("*.gguf",),
     ("*.bin",),
 )
+_MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin")
+_GGUF = b"GGUF"
 _ADAPTER_CONFIG = "adapter_config.json"
 _BESIDE = ("*.json", "*/*.json", "chat_template.jinja", "tokenizer.model")
 
@@ -91,6 +93,10 @@ def upload(manager: ManagerClient, session: Session, found: dict[str, Path]) -> 
 
 def _files_of(path: Path) -> dict[str, Path]:
     if path.is_file():
+        if path.suffix not in _MODEL_SUFFIXES and _head(path) != _GGUF:
+            raise UsageError(
+                f"{path} is no model file", hint="It needs a *.gguf, or a folder of *.safetensors."
+            )
         return {path.name: path}
     for group in _WEIGHTS:
         weights = [item for pattern in group for item in sorted(path.glob(pattern))]
@@ -101,6 +107,14 @@ def _files_of(path: Path) -> dict[str, Path]:
     raise UsageError(
         f"no model files in {path}", hint="It needs *.safetensors with config.json, or a *.gguf."
     )
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with files.open_read(path) as reader:
+            return reader.read(len(_GGUF))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def _relative(item: Path, root: Path) -> str:
@@ -119,9 +133,7 @@ def _existing(value: str, folder: Path) -> Path | None:
 
 
 def _looks_like_path(value: str) -> bool:
-    return value.startswith(("/", "./", "../", "~", ".\\")) or value.endswith(
-        (".gguf", ".safetensors", ".bin")
-    )
+    return value.startswith(("/", "./", "../", "~", ".\\")) or value.endswith(_MODEL_SUFFIXES)
 
 
 def _hashed(view: ProgressView, name: str, path: Path, size: int) -> str:

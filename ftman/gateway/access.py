@@ -32,10 +32,11 @@ _STAINLESS = (
     *("arch", "async", "custom-poll-interval", "helper-method", "lang", "os", "package-version"),
     *("poll-helper", "retry-count", "runtime", "runtime-version", "timeout"),
 )
+PRIORITY_HEADER = "X-Ft-Priority"
 _HEADERS = ",".join(
     (
         *("Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With"),
-        *("OpenAI-Beta", "x-api-key", "anthropic-version", "anthropic-beta"),
+        *("OpenAI-Beta", "x-api-key", "anthropic-version", "anthropic-beta", PRIORITY_HEADER),
         *(f"x-stainless-{name}" for name in _STAINLESS),
     )
 )

@@ -33,10 +33,10 @@ from ftman.gateway import (
     serve_process,
     tokens,
 )
-from ftman.gateway.access import AccessRules, rules_for
+from ftman.gateway.access import PRIORITY_HEADER, AccessRules, rules_for
 from ftman.gateway.body import MAX_BODY_BYTES, FieldError, too_large
 from ftman.gateway.encoding import Decoder
-from ftman.gateway.errors import OLLAMA, encode_error, headers_of, internal_error
+from ftman.gateway.errors import OLLAMA, encode_error, failure_of, headers_of, internal_error
 from ftman.gateway.rights import right_of
 from ftman.gateway.routes import Call, Reply, Route, Router
 from ftman.gateway.spool import Spool
@@ -71,6 +71,7 @@ STALLED = 408
 LARGE_BODY_BYTES = 1 << 20
 """What a larger body was made into is given back to the system at once."""
 _PLAIN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+/=-]{0,99}")
+PRIORITIES = ("", "normal", "background")
 MAX_BODIES_BYTES = 4 * MAX_BODY_BYTES
 """Bodies being received at one time, all requests together."""
 
@@ -182,6 +183,7 @@ class Gateway:
             right = right_of(outcome.route) if outcome.route else USE
             key = self._rules.admit(right, call.headers)
             caller.salt.set(caller.salt_of(key.sha256 if key is not None else ""))
+            caller.background.set(_is_background(call))
             if isinstance(route, Reply):
                 await _send_reply(send, route, call, head, outcome)
                 return
@@ -192,9 +194,13 @@ class Gateway:
             await _send_reply(send, _error_reply(error, dialect, call), call, head, outcome)
         except ClientGoneError:
             raise
-        except Exception:  # the root of a request
-            log.exception("request %s failed", call.request_id)
-            ours = _error_reply(internal_error(), dialect, call)
+        except Exception as error:  # the root of a request
+            told = failure_of(error)
+            if told is None:
+                log.exception("request %s failed", call.request_id)
+            else:
+                log.error("request %s failed: %s", call.request_id, told.message)
+            ours = _error_reply(told or internal_error(), dialect, call)
             await _send_reply(send, ours, call, head, outcome)
 
     def _route(self, call: Call) -> Route | Reply:
@@ -334,6 +340,17 @@ def serve(
         own=(key_of(token, "command line"),),
     )
     return serve_process.serve(config, lambda service: Gateway(service, rules), launcher, token)
+
+
+def _is_background(call: Call) -> bool:
+    """Whether the request wants to give way.   Raises: UsageError for a word that means nothing."""
+    wish = call.headers.get(PRIORITY_HEADER.lower(), "").strip().lower()
+    if wish not in PRIORITIES:
+        raise UsageError(
+            f"{PRIORITY_HEADER}: {printable(wish[:40])!r} is no priority",
+            hint=f"It is one of: {', '.join(filter(None, PRIORITIES))}.",
+        )
+    return wish == "background"
 
 
 def _dialect_of(call: Call) -> str:

@@ -136,7 +136,7 @@ _BODIES: dict[str, Schema] = {
                        return_token_strs=_FLAG, messages=_list(_OPENAI_MESSAGE)),
     "/detokenize": _body("tokens", model=_TEXT, tokens=_IDS),
 }  # fmt: skip
-_QUERIES = {"/api/ft/search": "q", "/tokenizer_info": "model"}
+_QUERIES = {"/api/ft/search": "q", "/api/ft/health": "deep", "/tokenizer_info": "model"}
 _ERRORS = {
     OLLAMA: _body("error", error=_TEXT, code=_TEXT, hint=_TEXT),
     OPENAI: _body("error", error=_body("message", "type", "param", "code", message=_TEXT)),

@@ -1,18 +1,71 @@
-"""The HTTP/1.1 connection: uvicorn's, with limits for clients that send or read too slowly."""
+"""The HTTP/1.1 connection: uvicorn's, with limits for clients that are too many or too slow."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import socket
+import sys
+from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ftman.errors import BusyError
+from ftman.gateway.errors import OLLAMA, encode_error, headers_of
+from ftman.gateway.stream import raw_headers
+
+if sys.platform != "win32":
+    import resource
+else:
+    resource = None
+
 log = logging.getLogger(__name__)
 
+MOST_FILES = 65_536
+RESERVED_FILES = 128
+"""Open files that connections leave to everything else; half of them where there are few."""
+_MORE_TO_REFUSE = 8
+"""Connections beyond the limit that are told so; those beyond these are closed without a word."""
 HEADER_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 120.0
+
+
+def raise_open_files() -> None:
+    """Take all open files that this process may have; few systems give more than 1024 at first."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.debug("the limit of open files stays at %d: %s", soft, error)
+
+
+def max_connections() -> int:
+    """How many connections there may be, so that files are left for everything else."""
+    if resource is None:
+        return MOST_FILES
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_FILES
+    return max(1, soft - min(RESERVED_FILES, soft // 2))
+
+
+async def _too_many(scope: Any, receive: Any, send: Any) -> None:
+    error = BusyError(
+        f"{max_connections()} connections are open, and no more are taken",
+        hint="Try again shortly. More: ulimit -n 65536, then start the manager again.",
+        code="too_many_connections",
+    )
+    body = encode_error(OLLAMA, error)
+    headers = [*headers_of(error), ("content-type", "application/json"), ("connection", "close")]
+    headers.append(("content-length", str(len(body))))
+    await send({"type": "http.response.start", "status": 503, "headers": raw_headers(headers)})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class GuardedProtocol(H11Protocol):
@@ -23,6 +76,12 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        room = max_connections() - len(self.connections)
+        if room < -_MORE_TO_REFUSE:
+            transport.abort()
+            return
+        if room < 0:
+            self.app = _too_many
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family != getattr(socket, "AF_UNIX", None):
             # asyncio does this only for sockets made with proto=TCP. Without it head and body of

@@ -17,7 +17,7 @@ _USE = (
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),
     *("/api/hello", "/v1/health", "/metrics", "/openapi.json"),
     *("/api/ft/status", "/api/ft/search"),
-    *("/api/ft/experts", "/api/ft/queue", "/api/ft/watch"),
+    *("/api/ft/experts", "/api/ft/queue", "/api/ft/watch", "/api/ft/health"),
 )
 _USE_DIALECT = (
     *("/chat/completions", "/completions", "/embeddings", "/models", "/models/*"),

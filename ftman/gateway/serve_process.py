@@ -20,12 +20,13 @@ from typing import Any
 import uvicorn
 
 from ftman import __version__, files
+from ftman import log as log_module
 from ftman.autostart.notify import Notifier, keep_fed
 from ftman.catalog.lock import acquire_manager_lock
 from ftman.clock import SYSTEM
 from ftman.config import Config, Paths, engine_environment
 from ftman.errors import ConflictError, FtmanError, UsageError
-from ftman.gateway.protocol import GuardedProtocol
+from ftman.gateway.protocol import GuardedProtocol, raise_open_files
 from ftman.memory import settle
 from ftman.service import Service
 from ftman.supervisor.launcher import Launcher
@@ -40,6 +41,7 @@ KEEP_ALIVE_S = 300
 MAX_HEAD_BYTES = 64 << 10
 RECORD_NAME = "manager.json"
 PROBE_TIMEOUT_S = 2.0
+LOG_LOOK_S = 10.0
 
 
 def serve(
@@ -48,12 +50,13 @@ def serve(
     launcher: Launcher | None = None,
     token: str = "",
 ) -> int:
-    """Run until SIGTERM, SIGINT or a shutdown request; returns the exit code.
+    """Run until SIGTERM, SIGINT, SIGHUP or a shutdown request; returns the exit code.
 
     token: what our own command line shows where keys are asked for.
     Raises: FtmanError when it cannot start (port taken, store in use, certificate unusable).
     """
     check_certificate(config)
+    raise_open_files()
     listener = bind(config)
     try:
         port = int(listener.getsockname()[1])
@@ -142,7 +145,7 @@ class Server:
         """Serve until told to stop, then end everything that was started."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(on_loop_error)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             with contextlib.suppress(NotImplementedError, RuntimeError):
                 loop.add_signal_handler(number, self._on_signal, number)
         self._service.on_stop = self.stop
@@ -150,12 +153,17 @@ class Server:
         settle()
         log.info("ft %s listens on %s, pid %d", __version__, _shown(listener), os.getpid())
         self._notifier.ready(f"ft {__version__} listens on {_shown(listener)}")
-        feeding = asyncio.ensure_future(keep_fed(self._notifier, self._service.moves, SYSTEM))
+        log_path = self._service.config.paths.logs / log_module.NAME
+        beside = [
+            asyncio.ensure_future(keep_fed(self._notifier, self._service.moves, SYSTEM)),
+            asyncio.ensure_future(keep_small(log_path)),
+        ]
         try:
             await self._uvicorn.serve(sockets=[listener])
         finally:
-            feeding.cancel()
-            await asyncio.gather(feeding, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await self._service.close()
             log.info("ft %s has ended", __version__)
 
@@ -178,6 +186,29 @@ class Server:
         self.stop()
 
 
+async def keep_small(path: Path, every_s: float = LOG_LOOK_S) -> None:
+    """Rotate the log at `path` while it is this process's stderr; elsewhere it is not our file."""
+    while True:
+        await SYSTEM.sleep(every_s)
+        try:
+            if os.path.samestat(os.fstat(2), path.stat()):
+                files.rotate_log(path, log_module.LIMIT_BYTES, log_module.KEPT)
+        except OSError as error:
+            log.debug("the log was not looked at: %s", error)
+
+
+def stop_signals() -> list[int]:
+    """Signals that end the manager in order: also that of a terminal that is closed.
+
+    Under nohup, a closed terminal is to end nothing.
+    """
+    hang_up = getattr(signal, "SIGHUP", None)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        numbers.append(hang_up)
+    return list(map(int, numbers))
+
+
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what no task owns; a wake-up that came just after its waiter was cancelled is nothing.
 
@@ -187,6 +218,9 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     late = isinstance(context.get("exception"), asyncio.InvalidStateError)
     if late and "Future.set_result" in str(context.get("message")):
         log.debug("a cancelled wait was woken up")
+        return
+    if "accept() out of system resource" in str(context.get("message")):
+        log.warning("no connection can be taken for a moment: %s", context.get("exception"))
         return
     loop.default_exception_handler(context)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from ftman.errors import BusyError, FtmanError
-from ftman.gateway.errors import internal_error, to_json
+from ftman.gateway.errors import failure_of, internal_error, to_json
 from ftman.gateway.routes import StreamReply
 
 log = logging.getLogger(__name__)
@@ -137,8 +137,10 @@ class Pump:
         except asyncio.CancelledError:
             raise (self._cut or BusyError("the request was cancelled")) from None
         except Exception as error:
-            log.exception("a stream failed", exc_info=error)
-            raise internal_error() from None
+            told = failure_of(error)
+            if told is None:
+                log.exception("a stream failed", exc_info=error)
+            raise told or internal_error() from None
 
     async def _start(self, send: Send, head: Sequence[tuple[str, str]]) -> None:
         self.started = True

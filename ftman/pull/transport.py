@@ -24,6 +24,7 @@ MAX_REDIRECTS = 5
 MAX_RETRY_AFTER_S = 60.0
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_TLS_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _RETRYABLE = (408, 425, 429)
 _EXPIRED = (401, 403, 410)
 
@@ -265,7 +266,8 @@ def _host(url: str) -> str:
 def _mapped(error: Exception, url: str) -> MirrorError:
     """One clear line for what the HTTP library reports, by the first cause in the chain."""
     host = _host(url)
-    causes = list(_chain(error))
+    # Waiting for bytes inside of TLS leaves its mark on a time-out, and is no trouble of TLS.
+    causes = [item for item in _chain(error) if not isinstance(item, _TLS_WAITS)]
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             text = f"TLS certificate of {host} is not accepted: {cause.verify_message}"

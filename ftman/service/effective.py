@@ -17,8 +17,9 @@ from ftman.service.options import NATIVE, generation_defaults, options_of_parame
 MODEL, PUBLISHED, DEFAULT = "the model (PARAMETER)", "generation_config.json", "default"
 WINDOW = "num_ctx"
 _OF_ENGINES = (
-    *("keep_alive", "num_parallel", "device", "compute", "threads", "strategy", "expert_slots"),
-    *("tier", "prefix_cache", "park_bytes", "park_disk", "park_disk_bytes", "kv_cache_type"),
+    *("keep_alive", "num_parallel", "device", "compute", "activations", "threads", "strategy"),
+    *("expert_slots", "tier", "prefix_cache", "park_bytes", "park_disk", "park_disk_bytes"),
+    "kv_cache_type",
 )
 
 

@@ -43,17 +43,25 @@ class Engines:
     def usable(self, name: str) -> Model:
         """The installed model of that name, fit to be loaded.
 
-        Raises: UsageError, NotFoundError, IntegrityError naming the damaged file.
+        Raises: UsageError, NotFoundError, IntegrityError naming the damaged file, or saying that
+        the disk with the store is gone.
         """
         model = self._catalog.find(name)
-        if model.damaged and not self._supervisor.uses(model.ftw_id):
+        if not model.damaged or self._supervisor.uses(model.ftw_id):
+            return model
+        if self._catalog.away:
             raise IntegrityError(
-                f"model {model.name.short} is damaged: {model.damaged}",
-                hint=f"Fetch what is missing: ft pull {model.name.short}",
-                code="model_damaged",
-                status=500,
+                f"model {model.name.short} cannot be loaded: {self._config.paths.models} is gone",
+                hint="Mount its disk again; nothing has to be restarted.",
+                code="store_unavailable",
+                status=503,
             )
-        return model
+        raise IntegrityError(
+            f"model {model.name.short} is damaged: {model.damaged}",
+            hint=f"Fetch what is missing: ft pull {model.name.short}",
+            code="model_damaged",
+            status=500,
+        )
 
     def settings(self, model: Model, asked: Options) -> Settings:
         """Every option of a request decided: request, then model, then defaults."""
@@ -77,6 +85,8 @@ class Engines:
         kv_bytes = kv_bytes_per_token(model, engine)
         # what stays on disk is not known here; the engine itself refuses what does not fit
         weights_bytes = 0 if engine.tier == "disk" else model.load_bytes
+        # what an engine takes of itself is left over then, and told once it is loaded
+        parked_bytes = (engine.park_bytes or 0) if engine.prefix_cache else 0
         return EngineSpec(
             key=model.ftw_id,
             name=model.name.short,
@@ -86,7 +96,7 @@ class Engines:
             device=engine.device,
             compute=engine.compute,
             threads=num_thread or engine.threads,
-            need_bytes=weights_bytes + kv_bytes * context_tokens * parallel,
+            need_bytes=weights_bytes + kv_bytes * context_tokens * parallel + parked_bytes,
         )
 
     async def lease(

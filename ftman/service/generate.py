@@ -203,7 +203,8 @@ class Generator:
                     run.cached = event.cached
                     yield Waiting("prefill", event.prefilled, event.total)
                 elif isinstance(event, TokenEvent):
-                    run.tokens(event, self._clock.monotonic())
+                    now_s = lease.client.last_token_s = self._clock.monotonic()
+                    run.tokens(event, now_s)
                     for item in run.hears(reply.feed(event)):
                         yield item
                     if reply.enough:

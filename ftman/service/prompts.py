@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ftman import caller, files
@@ -21,6 +22,9 @@ from ftman.errors import IntegrityError, UsageError
 from ftman.service.replies import format_of, refuse_unable, reply_rules, template_values
 
 Renderer = Callable[[Sequence[Message]], Awaitable[Prompt]]
+TEMPLATES_KEPT = 16
+_last_read: dict[Path, str] = {}
+"""Jinja templates as they were read last, the latest at the end."""
 
 
 class ContextLengthError(UsageError):
@@ -68,11 +72,19 @@ def jinja_text(model: Model) -> str:
     if model.jinja_path is None:
         return ""
     try:
-        return files.read_bytes(model.jinja_path).decode("utf-8", "replace")
+        text = files.read_bytes(model.jinja_path).decode("utf-8", "replace")
     except OSError as error:
+        # A loaded model goes on when the disk with the store goes away.
+        if model.jinja_path in _last_read:
+            return _last_read[model.jinja_path]
         raise IntegrityError(
             f"the chat template of {model.name.short} cannot be read: {error.strerror}"
         ) from None
+    _last_read.pop(model.jinja_path, None)
+    _last_read[model.jinja_path] = text
+    if len(_last_read) > TEMPLATES_KEPT:
+        del _last_read[next(iter(_last_read))]
+    return text
 
 
 async def chat_prompt(

@@ -44,6 +44,7 @@ from ftman.service.experts import (
     running_experts,
 )
 from ftman.service.generate import Generator, TokenCounts
+from ftman.service.life import Life, Probed, life_of, probe_engines
 from ftman.service.models import Models, capabilities_of_model
 from ftman.service.options import own_options
 from ftman.service.plans import Plans
@@ -116,6 +117,14 @@ class Service:
     async def moves(self, within_s: float) -> bool:
         """Whether the scheduler of engines and requests is alive, not only the process."""
         return await self._supervisor.moves(within_s)
+
+    async def life(self) -> Life:
+        """Signs of life of the scheduler and of every engine; nothing is computed."""
+        return await life_of(self._supervisor, self.clock)
+
+    async def probe(self) -> list[Probed]:
+        """Have every loaded engine make one token, within a limit. Counts as no use of a model."""
+        return await probe_engines(self._supervisor, self.clock)
 
     def ask_to_stop(self) -> None:
         """Pass a wish to end on to whoever runs this service."""

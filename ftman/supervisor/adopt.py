@@ -15,7 +15,7 @@ from ftman.clock import Clock
 from ftman.config import Paths
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor.child import Child
-from ftman.supervisor.client import EngineClient, EngineInfo
+from ftman.supervisor.client import EngineClient, EngineInfo, check_model
 from ftman.supervisor.identity import Identity, find_by_argv, identity_of
 from ftman.supervisor.process import wait_within
 from ftman.supervisor.rundir import EngineRecord, read_records, sweep_run_folders
@@ -106,7 +106,9 @@ class _Recovery:
             health = await client.health(self.timings.orphan_probe_s)
             if health.state != "ready":
                 return None
-            return await client.info(self.timings.orphan_probe_s)
+            info = await client.info(self.timings.orphan_probe_s)
+            check_model(info, record.spec.key, record.spec.name)
+            return info
         except EngineDiedError as error:
             log.info("engine of %s is not taken over: %s", record.spec.name, error.message)
             return None

@@ -97,8 +97,8 @@ class Child:
         if self._popen is not None and self._popen.stdout is not None:
             self._popen.stdout.close()
 
-    def describe_exit(self) -> str:
-        """How it ended, in words."""
+    def describe_exit(self, out_of_memory: bool | None = None) -> str:
+        """How it ended, in words. out_of_memory: whether the system ended any process for that."""
         code = self.exit_code
         if code is None:
             return "ended (started by an earlier manager, so its exit code is unknown)"
@@ -109,7 +109,12 @@ class Child:
         except ValueError:
             name = f"signal {-code}"
         if name == "SIGKILL":
-            return "was killed by SIGKILL (often the system running out of memory)"
+            why = {
+                None: "often the system running out of memory",
+                True: "the system ran out of memory and ended it",
+                False: "not by the kernel for want of memory: by a memory watchdog, or somebody",
+            }
+            return f"was killed by SIGKILL ({why[out_of_memory]})"
         return f"was ended by {name}"
 
     def _alive(self) -> bool:

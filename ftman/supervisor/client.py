@@ -66,6 +66,7 @@ __all__ = [
     "TokenEvent",
     "TokenLogprob",
     "parse_hello",
+    "check_model",
     "check_protocol",
 ]
 
@@ -102,6 +103,16 @@ def check_protocol(version: tuple[int, int], name: str) -> None:
         )
 
 
+def check_model(info: EngineInfo, key: str, name: str) -> None:
+    """Refuse an engine that has loaded other files than it was given.   Raises: EngineDiedError."""
+    if info.ftw_id != key:
+        raise _violation(
+            name,
+            f"it has loaded {info.ftw_id[:12]}, not {key[:12]}; whether files have changed is "
+            f"told by: ft verify {name}",
+        )
+
+
 class EngineClient:
     """Talks to one engine over its socket, with one connection pool.
 
@@ -118,6 +129,8 @@ class EngineClient:
         cause: Callable[[], Awaitable[FtmanError | None]],
         condemn: Callable[[FtmanError], None],
     ):
+        self.last_token_s: float | None = None
+        """Monotonic seconds at which the last token was read from it; its reader keeps this."""
         self._name = name
         self._cause = cause
         self._condemn = condemn
@@ -267,9 +280,13 @@ class EngineClient:
 
     def _refused(self, path: str, status: int, body: bytes) -> FtmanError:
         try:
-            return self._reported(decode(ErrorEvent, body), status)
+            event = decode(ErrorEvent, body)
         except ProtocolError:
             return self._broke_protocol(f"{path} answered with status {status} and no error")
+        if event.code == "loading":
+            # Nobody has a client of an engine that has not said that it is ready.
+            return self._broke_protocol(f"{path}: it said that it is ready, now {event.message}")
+        return self._reported(event, status)
 
     def _reported(self, event: ErrorEvent, status: int) -> FtmanError:
         """Map an error that a working engine reported to our tree."""

@@ -20,6 +20,8 @@ from pathlib import Path
 from ftman.supervisor.policy_events import Memory
 
 ROOT = Path("/")
+DRIVER_LIMIT_S = 5.0
+"""How long NVIDIA's tool may take; it hangs where its driver does."""
 _UNLIMITED = 1 << 60
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _FLAGS = (
@@ -81,6 +83,16 @@ def memory(root: Path = ROOT) -> Memory:
     if sys.platform == "darwin":
         return _darwin_memory()
     return _windows_memory()
+
+
+def oom_kills(root: Path = ROOT) -> int | None:
+    """Processes that the system has ended for want of memory since it started; None: not told."""
+    try:
+        text = (root / "proc/vmstat").read_text("ascii", "replace")
+    except OSError:
+        return None
+    lines = (line.partition(" ") for line in text.splitlines())
+    return next((int(value) for name, _, value in lines if name == "oom_kill"), None)
 
 
 def cpu(root: Path = ROOT) -> Cpu:
@@ -223,7 +235,9 @@ def _ask_nvidia() -> tuple[tuple[Gpu, ...], str]:
     query = [tool, "--query-gpu=name,memory.total,driver_version"]
     query.append("--format=csv,noheader,nounits")
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=5, check=False)
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=DRIVER_LIMIT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return (), f"nvidia-smi failed: {type(error).__name__}"
     if answer.returncode != 0:

@@ -38,6 +38,7 @@ class EngineLauncher:
             "--strategy": settings.strategy,
             "--expert-slots": str(settings.expert_slots or ""),
             "--tier": "" if settings.tier == "auto" else settings.tier,
+            "--activations": "" if settings.activations == "auto" else settings.activations,
             "--kv-format": "" if settings.kv_cache_type == "auto" else settings.kv_cache_type,
             "--prefill-share": f"{settings.prefill_share:g}" if settings.prefill_share else "",
             "--park-bytes": "" if settings.park_bytes is None else str(settings.park_bytes),

@@ -7,7 +7,7 @@ tried. Performing the effects is supervisor.py's work; the event table is in REA
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,19 +42,28 @@ QUEUE_FULL = "server busy, please try again.  maximum pending requests exceeded"
 
 @dataclass
 class Engine:
-    """What the policy knows of one engine. Units: seconds; keep_alive_s negative = forever."""
+    """What the policy knows of one engine. Units: seconds; keep_alive_s negative = forever; bytes.
+
+    promised_bytes: what it may fill in time, as it says itself; 0 = not known yet.
+    """
 
     engine_id: int
     spec: EngineSpec
     state: str
     keep_alive_s: float
     last_used_s: float
+    promised_bytes: int = 0
     leases: set[int] = field(default_factory=set)
 
     @property
     def expires_s(self) -> float:
         """When it is unloaded if nobody uses it; infinite = never."""
         return math.inf if self.keep_alive_s < 0 else self.last_used_s + self.keep_alive_s
+
+    @property
+    def taken_bytes(self) -> int:
+        """What others cannot have: as foretold or, where that is more, as it says."""
+        return max(self.spec.need_bytes, self.promised_bytes)
 
     @property
     def _worth(self) -> tuple[float, float]:
@@ -77,6 +86,7 @@ class Policy:
         self._memory = Memory(0, 0)
         self._effects: list[Effect] = []
         self._positions: dict[int, int] = {}  # made on demand, good until the next event
+        self._yields_until_s: dict[int, float] = {}  # background requests in the queue
 
     def handle(self, event: PolicyEvent, now_s: float, memory: Memory) -> list[Effect]:
         """Take one event and return what has to be done, in order.
@@ -105,7 +115,7 @@ class Policy:
     def position(self, request_id: int) -> int:
         """Place in the queue, from 1; 0 when it does not wait."""
         if not self._positions:
-            self._positions = {item.request_id: n for n, item in enumerate(self._queue, start=1)}
+            self._positions = {item.request_id: n for n, item in enumerate(self._turns(), start=1)}
         return self._positions.get(request_id, 0)
 
     def why(self, request_id: int) -> str:
@@ -115,6 +125,8 @@ class Policy:
             return ""
         if self.loading_for(item.spec) is not None:
             return f"{item.spec.name} is being loaded"
+        if self._serving(item) is not None:
+            return f"it gives way to others while all places of {item.spec.name} are in use"
         draining = self._by_id(self._draining)
         if draining is not None:
             return f"{draining.spec.name} finishes {len(draining.leases)} requests, to make room"
@@ -169,9 +181,12 @@ class Policy:
             self._reject(event, BusyError(QUEUE_FULL, code="queue_full"))
             return
         self._queue.append(event)
+        if event.background:
+            self._yields_until_s[event.request_id] = self._now_s + self._limits.background_s
 
     def _cancelled(self, event: Cancelled) -> None:
         self._queue = [item for item in self._queue if item.request_id != event.request_id]
+        self._yields_until_s.pop(event.request_id, None)
         self._abort_unwanted_load()
 
     def _released(self, event: Released) -> None:
@@ -184,6 +199,7 @@ class Policy:
         engine = self._by_id(event.engine_id)
         if engine is not None and engine.state == LOADING:
             engine.state, engine.last_used_s = READY, self._now_s
+            engine.promised_bytes = event.promised_bytes
             self._breaker.succeeded(engine.spec)
 
     def _failing(self, event: Failing) -> None:
@@ -206,6 +222,7 @@ class Policy:
     def _adopted(self, event: Adopted) -> None:
         self._next_engine_id = max(self._next_engine_id, event.engine_id + 1)
         engine = self._new_engine(event.engine_id, event.spec, READY)
+        engine.promised_bytes = event.promised_bytes
         if self._closing:
             self._stop(engine, "shutdown")
 
@@ -228,10 +245,12 @@ class Policy:
         """Grant all that can be granted; the first request that cannot gets the next decision."""
         draining, self._draining = self._draining, None
         decided = False
-        for item in tuple(self._queue):
+        for item in self._turns():
             engine = self._serving(item)
             if engine is not None:
-                self._grant(item, engine)
+                # Beyond its places an engine goes by arrival: nobody could be let past there.
+                if not self._yields(item) or len(engine.leases) < engine.spec.num_parallel:
+                    self._grant(item, engine)
             elif not decided and self.loading_for(item.spec) is None:
                 decided = self._decide(item, draining)
 
@@ -241,7 +260,7 @@ class Policy:
             self._draining = draining if self._by_id(draining) else None
             return True
         engines = list(self._engines.values())
-        others = [engine.spec.need_bytes for engine in engines]
+        others = [engine.taken_bytes for engine in engines]
         error: FtmanError | None = self._breaker.refusal(item.spec, self._now_s)
         fit = judge_fit(item.spec.need_bytes, self._memory, others)
         if error is None and fit is Fit.NEVER:
@@ -250,20 +269,30 @@ class Policy:
             self._reject(item, error)
             return False
         own = self._engines.get(item.spec.key)
-        if own is not None:
-            self._evict([own], draining, "reload")
-        elif fit is Fit.EVICT or len(engines) >= self._limits.max_loaded_models:
-            self._evict(engines, draining, "evicted")
-        else:
+        if own is None and fit is not Fit.EVICT and len(engines) < self._limits.max_loaded_models:
             self._start(item.spec)
+            return True
+        reason, victims = ("evicted", engines) if own is None else ("reload", [own])
+        if self._yields(item):
+            victims = [engine for engine in victims if not engine.leases]
+        self._evict(victims, draining, reason)
         return True
 
-    def _evict(self, engines: Iterable[Engine], draining: int | None, reason: str) -> None:
+    def _turns(self) -> list[Arrived]:
+        """The queue in the order in which it is served: those that give way come last."""
+        return sorted(self._queue, key=self._yields) if self._yields_until_s else list(self._queue)
+
+    def _yields(self, item: Arrived) -> bool:
+        return self._yields_until_s.get(item.request_id, -math.inf) > self._now_s
+
+    def _evict(self, engines: Sequence[Engine], draining: int | None, reason: str) -> None:
         """Stop the least worthy idle engine; if all are busy, let one run dry.
 
         The one running dry stays the same from turn to turn: changing it would let a steady
         stream of requests keep every engine busy for ever.
         """
+        if not engines:
+            return
         ranked = sorted(engines, key=lambda engine: engine._worth)
         for engine in ranked:
             if not engine.leases:
@@ -306,6 +335,7 @@ class Policy:
 
     def _grant(self, item: Arrived, engine: Engine) -> None:
         self._queue.remove(item)
+        self._yields_until_s.pop(item.request_id, None)
         engine.leases.add(item.request_id)
         engine.last_used_s = self._now_s
         if item.keep_alive_s is not None:
@@ -315,6 +345,7 @@ class Policy:
     def _reject(self, item: Arrived, error: FtmanError) -> None:
         if item in self._queue:
             self._queue.remove(item)
+        self._yields_until_s.pop(item.request_id, None)
         self._effects.append(Reject(item.request_id, error))
 
     def _by_id(self, engine_id: int | None) -> Engine | None:

@@ -15,7 +15,8 @@ from ftman.errors import FtmanError
 class EngineSpec:
     """One engine as it is to be started. key is the FTW id; at most one engine runs per key.
 
-    Units: context_tokens per sequence; need_bytes of RAM, weights and KV cache together.
+    Units: context_tokens per sequence; need_bytes of RAM: weights, KV cache, and what was asked for
+    parked conversations.
     """
 
     key: str
@@ -54,11 +55,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A request wants an engine. keep_alive_s None = leave as it is, negative = forever."""
+    """A request wants an engine. keep_alive_s None = leave as it is, negative = forever.
+
+    background: it gives way to the others, but not for ever.
+    """
 
     request_id: int
     spec: EngineSpec
     keep_alive_s: float | None = None
+    background: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,10 @@ class Released:
 
 @dataclass(frozen=True)
 class Loaded:
-    """An engine that was started answers as ready."""
+    """An engine that was started answers as ready. promised_bytes: as Engine has it."""
 
     engine_id: int
+    promised_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,11 @@ class Exited:
 
 @dataclass(frozen=True)
 class Adopted:
-    """An engine left running by an earlier manager is healthy and ours now."""
+    """An engine left running by an earlier manager is healthy and ours now; else as Loaded."""
 
     engine_id: int
     spec: EngineSpec
+    promised_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -173,7 +180,10 @@ Effect = StartEngine | StopEngine | Grant | Reject
 
 @dataclass(frozen=True)
 class Limits:
-    """The policy's settings. Units: seconds; max_queue counts requests waiting anywhere."""
+    """The policy's settings. Units: seconds; max_queue counts requests waiting anywhere.
+
+    background_s: so long a background request gives way; then it is like any other.
+    """
 
     max_queue: int = 512
     max_loaded_models: int = 3
@@ -182,3 +192,4 @@ class Limits:
     failure_window_s: float = 60.0
     first_backoff_s: float = 10.0
     last_backoff_s: float = 300.0
+    background_s: float = 60.0

@@ -16,8 +16,16 @@ from typing import Any
 from ftman.clock import Clock
 from ftman.config import Paths, engine_environment
 from ftman.errors import EngineDiedError, FtmanError
+from ftman.supervisor import hardware
 from ftman.supervisor.child import Child
-from ftman.supervisor.client import EngineClient, EngineInfo, Health, check_protocol, parse_hello
+from ftman.supervisor.client import (
+    EngineClient,
+    EngineInfo,
+    Health,
+    check_model,
+    check_protocol,
+    parse_hello,
+)
 from ftman.supervisor.device_memory import DeviceMemoryWatch, Probe, free_bytes
 from ftman.supervisor.launcher import Launcher
 from ftman.supervisor.policy_events import EngineSpec, Exited, Failing, Loaded
@@ -51,6 +59,8 @@ class EngineProcess:
         self.spec = spec
         self.state = "loading"
         self.health = Health("loading", total_bytes=spec.need_bytes)
+        self.asked_s = host.clock.monotonic()  # when the last answer about its health came, or not
+        self.stuck_s = 0.0
         self.info: EngineInfo | None = None
         self.client: EngineClient | None = None
         self.error: FtmanError | None = None
@@ -62,6 +72,7 @@ class EngineProcess:
         self._verdict: asyncio.Future[FtmanError] = asyncio.get_running_loop().create_future()
         self._stop_asked = asyncio.Event()
         self.stop_reason = ""
+        self._oom_kills = hardware.oom_kills()
         self._stdout: _LineReader | None = None
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -179,9 +190,10 @@ class EngineProcess:
             if error is not None:
                 return error
             assert self.client is not None
-            self.info = await self.client.info(self._host.timings.probe_s)
-            self.state = "ready"
-            self._host.notify(Loaded(self.engine_id))
+            info = await self.client.info(self._host.timings.probe_s)
+            check_model(info, self.spec.key, self.spec.name)
+            self.info, self.state = info, "ready"
+            self._host.notify(Loaded(self.engine_id, promised_bytes(info)))
             await self._device_memory.loaded()
         error = await self._poll_until(lambda _: False)
         assert error is not None
@@ -219,10 +231,12 @@ class EngineProcess:
         pause_s = timings.first_poll_s if self.state == "loading" else timings.poll_s
         while True:
             error = await self._poll(judge)
+            self.asked_s, self.stuck_s = clock.monotonic(), judge.stuck_s
             if error is not None or reached(self.health):
                 return error
             await clock.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, timings.poll_s)
+            # About a tenth of what it has taken so far: a load is noticed that soon after its end.
+            pause_s = min(pause_s * 1.1, timings.poll_s)
 
     async def _poll(self, judge: HealthJudge) -> FtmanError | None:
         assert self.client is not None
@@ -232,6 +246,7 @@ class EngineProcess:
             if error.code != "engine_silent":
                 return error
             return judge.silent(self._host.clock.monotonic())
+        self._oom_kills = hardware.oom_kills()
         if health != self.health:
             self.health = health
             self._host.progressed()
@@ -282,13 +297,18 @@ class EngineProcess:
 
     def _death(self) -> EngineDiedError:
         assert self.child is not None
-        how, tail = self.child.describe_exit(), self._log.tail()
+        how, tail = self.child.describe_exit(self._out_of_memory()), self._log.tail()
         last = f"; its last words: {tail}" if tail else ""
         if self.state == "loading":
             message = f"{self.spec.name} could not be loaded: its engine process {how}{last}"
             return EngineDiedError(message, hint=self._see_log(), code="load_failed")
         message = f"the engine of {self.spec.name} {how}{last}"
         return EngineDiedError(message, hint=f"Send the request again. {self._see_log()}")
+
+    def _out_of_memory(self) -> bool | None:
+        """Whether the system ended a process for want of memory since this one was last heard."""
+        now = hardware.oom_kills()
+        return None if now is None or self._oom_kills is None else now > self._oom_kills
 
     def _start_failed(self, reason: str) -> EngineDiedError:
         return EngineDiedError(
@@ -308,6 +328,12 @@ class EngineProcess:
     async def _wait_s(self, awaitable: Awaitable[object], seconds: float) -> bool:
         """Wait at most `seconds` of our clock; whether it came in time."""
         return await wait_within(awaitable, seconds, self._host.clock)
+
+
+def promised_bytes(info: EngineInfo) -> int:
+    """Memory that an engine may fill in time: weights, KV cache, parked conversations."""
+    parked = 0 if info.cache is None else info.cache.parked_limit_bytes
+    return info.weights_bytes + info.kv_bytes + parked
 
 
 async def wait_within(awaitable: Awaitable[object], seconds: float, clock: Clock) -> bool:

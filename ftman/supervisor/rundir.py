@@ -6,6 +6,7 @@ Only names and bytes live here; whether a recorded process is alive is asked in 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import secrets
@@ -20,11 +21,12 @@ import platformdirs
 
 from ftman import files
 from ftman.config import Paths
+from ftman.log import KEPT, LIMIT_BYTES
 from ftman.supervisor.policy_events import EngineSpec
 
+log = logging.getLogger(__name__)
+
 SOCKET_PATH_LIMIT_BYTES = 100
-LOG_LIMIT_BYTES = 10_000_000
-LOGS_KEPT = 3
 _SOCKET = "engine.sock"
 _FOLDER = re.compile(r"e-[0-9a-f]{8}")
 _TAIL_BYTES = 4096
@@ -182,28 +184,13 @@ class EngineLog:
             self._from = os.fstat(log.fileno()).st_size
             spawn(log.fileno())
 
-    def rotate(self, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-        """Keep three older logs. The live one is copied, then cut.
-
-        The engine holds the file open, and must still have it when this manager is gone, so it
-        cannot be renamed away; lines written between copy and cut are lost.
-        """
+    def rotate(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        """Keep the log and three older ones small; trouble is logged, for no engine ends by it."""
         try:
-            if self.path.stat().st_size <= limit_bytes:
-                return
-        except OSError:
-            return
-        for number in range(LOGS_KEPT - 1, 0, -1):
-            older = self._numbered(number)
-            if older.exists():
-                files.rename(older, self._numbered(number + 1))
-        files.copy_file(self.path, self._numbered(1))
-        with files.Writer(self.path) as writer:
-            writer.truncate(0)
-        self._from = 0
-
-    def _numbered(self, number: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{number}")
+            if files.rotate_log(self.path, limit_bytes, KEPT):
+                self._from = 0
+        except OSError as error:
+            log.warning("%s cannot be cut: %s", self.path, error)
 
     def tail(self, num_lines: int = 3) -> str:
         """The last lines this engine wrote, joined by " | "; "" when there are none.

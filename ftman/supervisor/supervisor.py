@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ftman import caller
 from ftman.clock import Clock
 from ftman.config import Config
 from ftman.errors import FtmanError
@@ -45,12 +46,18 @@ from ftman.supervisor.policy_events import (
     Ticked,
     UnloadAsked,
 )
-from ftman.supervisor.process import EngineHost, EngineProcess, wait_within
+from ftman.supervisor.process import (
+    EngineHost,
+    EngineProcess,
+    promised_bytes,
+    wait_within,
+)
 from ftman.supervisor.watch import Timings
 
 __all__ = [
     "EngineClient",
     "EngineInfo",
+    "EngineLife",
     "EngineSpec",
     "Lease",
     "Memory",
@@ -121,6 +128,24 @@ class QueuedRequest:
     reason: str
 
 
+@dataclass(frozen=True)
+class EngineLife:
+    """Signs of life of one engine. Units: seconds ago, None = never; stuck_s: of no progress.
+
+    stalls: half of the time has gone by after which it is replaced.
+    """
+
+    name: str
+    key: str
+    state: str
+    running: int
+    waiting: int
+    last_step_s: float | None
+    last_token_s: float | None
+    stuck_s: float
+    stalls: bool
+
+
 @dataclass
 class _Request:
     granted: asyncio.Future[EngineProcess]
@@ -171,6 +196,7 @@ class Supervisor:
         self.counts = EngineCounts()
         self._events: deque[PolicyEvent] = deque()
         self._feeding = False
+        self._fed_s = clock.monotonic()
         self._processes: dict[int, EngineProcess] = {}
         self._requests: dict[int, _Request] = {}
         self._next_request_id = 1
@@ -186,7 +212,7 @@ class Supervisor:
             self._processes[engine_id] = process
             process.adopt(item.record, item.child, item.info)
             log.info("took over engine process %s of %s", item.child.pid, item.record.spec.name)
-            self._feed(Adopted(engine_id, item.record.spec))
+            self._feed(Adopted(engine_id, item.record.spec, promised_bytes(item.info)))
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     async def close(self) -> None:
@@ -267,6 +293,10 @@ class Supervisor:
             return None
         return self._processes[engine.engine_id].client
 
+    def lives(self) -> list[EngineLife]:
+        """How every engine that has a process is, by its last word; nothing is asked."""
+        return [self._life(self._processes[e.engine_id]) for e in self._policy.engines()]
+
     async def moves(self, within_s: float) -> bool:
         """Whether the timers that wake the policy turn when they are asked to."""
         self._turned.clear()
@@ -288,7 +318,7 @@ class Supervisor:
         now_s = self._clock.monotonic()
         request = _Request(granted, spec, now_s, logged_request_id.get())
         self._requests[request_id] = request
-        self._feed(Arrived(request_id, spec, keep_alive_s))
+        self._feed(Arrived(request_id, spec, keep_alive_s, caller.background.get()))
         while not request.granted.done():
             request.news.clear()
             waiting = self._waiting(request_id, spec)
@@ -328,6 +358,7 @@ class Supervisor:
     def _feed(self, event: PolicyEvent) -> None:
         """Give the policy one event. Effects that cause further events are taken in order."""
         self._events.append(event)
+        self._fed_s = self._clock.monotonic()
         if self._feeding:
             return
         self._feeding = True
@@ -389,13 +420,15 @@ class Supervisor:
             deadline_s = self._policy.next_deadline_s()
             now_s = self._clock.monotonic()
             due = deadline_s is not None and now_s >= deadline_s
-            if due or (self._policy.has_queue() and not self._changed.is_set()):
+            if due or (self._policy.has_queue() and now_s >= self._fed_s + QUEUE_TICK_S):
                 self._feed(Ticked())
 
     def _tick_pause_s(self) -> float:
-        deadline_s = self._policy.next_deadline_s()
-        pause_s = 3600.0 if deadline_s is None else deadline_s - self._clock.monotonic()
-        return max(0.0, min(pause_s, QUEUE_TICK_S) if self._policy.has_queue() else pause_s)
+        deadline_s, now_s = self._policy.next_deadline_s(), self._clock.monotonic()
+        pause_s = 3600.0 if deadline_s is None else deadline_s - now_s
+        if self._policy.has_queue():
+            pause_s = min(pause_s, self._fed_s + QUEUE_TICK_S - now_s)
+        return max(0.0, pause_s)
 
     def _engine(self, key: str) -> Engine | None:
         return next((e for e in self._policy.engines() if e.spec.key == key), None)
@@ -415,6 +448,22 @@ class Supervisor:
             total_bytes=process.health.total_bytes,
             pid=process.child.pid if process.child is not None else 0,
             kv_format="" if process.info is None else process.info.kv_format,
+        )
+
+    def _life(self, process: EngineProcess) -> EngineLife:
+        now_s, health = self._now_s(), process.health
+        token_s = process.client.last_token_s if process.client is not None else None
+        step_s = health.last_step_s
+        return EngineLife(
+            name=process.spec.name,
+            key=process.spec.key,
+            state=process.state,
+            running=health.running,
+            waiting=health.waiting,
+            last_step_s=None if step_s is None else step_s + now_s - process.asked_s,
+            last_token_s=None if token_s is None else now_s - token_s,
+            stuck_s=process.stuck_s,
+            stalls=process.stuck_s >= self._timings.wedge_s / 2,
         )
 
     def _now_s(self) -> float:

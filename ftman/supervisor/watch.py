@@ -46,11 +46,13 @@ class HealthJudge:
         self._progress_s = now_s
         self._busy_s: float | None = None
         self._last: Health | None = None
+        self.stuck_s = 0.0
+        """How long a loaded engine has had work without a finished step, or gave no answer."""
 
     def answered(self, health: Health, now_s: float) -> EngineDiedError | None:
         """Judge one answer."""
         last, self._last = self._last, health
-        self._answered_s, self._num_silent = now_s, 0
+        self._answered_s, self._num_silent, self.stuck_s = now_s, 0, 0.0
         if health.state == "failed":
             return self._load_failed(health.error or "the engine gave no reason")
         if health.state == "loading":
@@ -66,7 +68,8 @@ class HealthJudge:
             return self._load_stalled(now_s)
         # One late answer proves nothing: this manager itself may have stood still.
         self._num_silent += 1
-        if now_s - self._answered_s < self._timings.wedge_s or self._num_silent < 2:
+        self.stuck_s = now_s - self._answered_s
+        if self.stuck_s < self._timings.wedge_s or self._num_silent < 2:
             return None
         return self._wedged("gave no answer")
 
@@ -78,8 +81,8 @@ class HealthJudge:
             self._busy_s = now_s
         # An engine that was idle for an hour has an hour-old step: only busy time counts.
         stepped_s = now_s - health.last_step_s if health.last_step_s is not None else self._busy_s
-        stuck_s = now_s - max(self._busy_s, stepped_s)
-        if stuck_s < self._timings.wedge_s:
+        self.stuck_s = now_s - max(self._busy_s, stepped_s)
+        if self.stuck_s < self._timings.wedge_s:
             return None
         return self._wedged(f"has {health.running} running requests but made no step")
 

@@ -61,6 +61,19 @@ ft_status ft_set_target(const char* name) {
   return choose_target(name) ? FT_OK : FT_ERR_TARGET;
 }
 
+ft_status ft_set_activations(uint32_t kind) {
+  using namespace ft;
+  std::lock_guard<std::mutex> lock(api_mutex());
+  return choose_activations(kind) ? FT_OK : FT_ERR_ARGUMENT;
+}
+
+int32_t ft_activation_bits(uint32_t format) {
+  using namespace ft;
+  std::lock_guard<std::mutex> lock(api_mutex());
+  const int index = format_index(format);
+  return index < 0 ? -1 : activation_bits(index);
+}
+
 ft_status ft_info(ft_info_args* info) {
   using namespace ft;
   if (!info) return FT_ERR_ARGUMENT;
@@ -68,7 +81,7 @@ ft_status ft_info(ft_info_args* info) {
   std::lock_guard<std::mutex> lock(api_mutex());
   info->abi_version = FT_ABI_VERSION;
   info->threads = pool().threads();
-  info->zero = 0;
+  info->activations = chosen_activations();
   std::snprintf(info->target, sizeof info->target, "%s", kernels().target);
   list_targets(info->targets, sizeof info->targets);
   list_cpu_features(info->features, sizeof info->features);

@@ -50,6 +50,7 @@ const Target kTargets[] = {
 };
 
 const KernelTable* chosen = &kScalarTable;
+uint32_t activations = FT_ACTIVATIONS_AUTO;
 
 void append(char* out, int64_t bytes, const char* word) {
   const size_t used = std::strlen(out);
@@ -61,6 +62,22 @@ void append(char* out, int64_t bytes, const char* word) {
 }  // namespace
 
 const KernelTable& kernels() { return *chosen; }
+
+const Products& products() { return chosen->products[activations == FT_ACTIVATIONS_INT8 ? 1 : 0]; }
+
+bool choose_activations(uint32_t kind) {
+  if (kind > FT_ACTIVATIONS_INT8) return false;
+  activations = kind;
+  return true;
+}
+
+uint32_t chosen_activations() { return activations; }
+
+int32_t activation_bits(int format) {
+  if ((kIntFormats >> format & 1) != 0) return products().bits;
+  const bool packed = products().pack_row[format] != nullptr;
+  return packed && products().packed_element_bytes == 2 ? 16 : 32;
+}
 
 bool choose_target(const char* name) {
   for (const Target& target : kTargets) {

@@ -10,8 +10,13 @@
 namespace ft {
 
 const KernelTable& kernels();
+const Products& products();  // of the chosen target with the chosen activations
 bool choose_target(const char* name);  // false: not usable here
 void choose_best_target();  // the fastest that keeps activations in float32
+bool choose_activations(uint32_t kind);  // FT_ACTIVATIONS_*; false: unknown
+uint32_t chosen_activations();
+// Bits of an activation in products of this format: 8 or 15 (integers), 16 (bfloat16), 32.
+int32_t activation_bits(int format);
 void list_targets(char* out, int64_t bytes);       // usable ones, best first, by commas
 void list_cpu_features(char* out, int64_t bytes);  // by commas
 
@@ -26,8 +31,8 @@ int format_index(uint32_t wire);
 int64_t group_elements(int format);
 // Bytes of 32 rows in panel form.
 int64_t panel_bytes(int format, int64_t cols);
-// Formats whose activations the target wants packed before a product (KernelTable::pack_row).
-inline bool is_packed(int format) { return kernels().pack_row[format] != nullptr; }
+// Formats whose activations the target wants packed before a product (Products::pack_row).
+inline bool is_packed(int format) { return products().pack_row[format] != nullptr; }
 // Formats of row-major tables (ft_embed_rows), and the bytes of their rows.
 inline bool is_table_format(int format) { return format >= 0 && format <= kQ4_1; }
 int64_t row_bytes(int format, int64_t cols);

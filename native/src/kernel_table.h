@@ -28,6 +28,12 @@ enum Format : int32_t {
   kNumFormats
 };
 
+constexpr uint32_t kKFormats = 1u << kQ4K | 1u << kQ5K | 1u << kQ6K;
+// Formats whose codes are integers times a scale.
+constexpr uint32_t kIntFormats = 1u << kQ8_0 | 1u << kQ4_0 | 1u << kQ4_1 | 1u << kMxfp4 |
+                                 1u << kMxfp4Gguf | 1u << kNvfp4 | 1u << kNvfp4Div | 1u << kQ5_0 |
+                                 1u << kQ5_1 | kKFormats;
+
 constexpr int kPanelRows = 32;
 constexpr int kPairRows = 16;
 constexpr int kChunk = 32;       // elements of a row that are summed before the scale is applied
@@ -116,18 +122,24 @@ struct DeltaRun {
   float* out;
 };
 
+// Products with the weights of each format.
+struct Products {
+  int32_t bits;                  // of the activations of kIntFormats
+  int32_t packed_element_bytes;  // of rows that pack_row writes chunk by chunk: 4, or 2 (bfloat16)
+  void (*panel[kNumFormats])(const PanelRun* run);
+  // Permutes, prescales and rounds a row for panel[format], kExtras numbers for each chunk behind it;
+  // null where x is used as is. May write where it reads: out = x.
+  void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
+  // Bit f: pack_row[f] looks at a whole group of elements, not at one chunk.
+  uint32_t packed_by_groups;
+};
+
 struct KernelTable {
   const char* target;
-  // Multiply-adds of one round of the instruction that products of a format are made of.
-  int64_t (*peak_products)(int format, int64_t rounds, float* sink);
-  int32_t packed_element_bytes;  // of the rows that pack_row writes: 4, or 2 for bfloat16
-  void (*panel[kNumFormats])(const PanelRun* run);
-  // Permutes and prescales a row for panel[format], kExtras numbers for each chunk behind it; null
-  // where x is used as is.
-  void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
-  // Bit f: pack_row[f] looks at a whole group of elements, not at one chunk, and may write where it
-  // reads.
-  uint32_t packed_by_groups;
+  // Multiply-adds of one round of the instruction that products of a format are made of, of that of
+  // products[1] where int8 is true.
+  int64_t (*peak_products)(int format, bool int8, int64_t rounds, float* sink);
+  Products products[2];  // as the target likes them best; with activations of 8 bits
   // y[32] (+ bias) to out, `rows` of them.
   void (*store)(const float* y, const float* bias, float* out, int32_t rows, bool accumulate);
   // y = 16 gates, 16 ups -> h[16].

@@ -14,6 +14,7 @@ constexpr int64_t kCallerPackTokens = 4;  // packing that few rows is cheaper th
 struct LinearJob {
   const ft_linear_args* args;
   const KernelTable* table;
+  const Products* products;
   int format;
   float* packed;  // activations in panel order, or null
   int64_t packed_stride;
@@ -29,7 +30,7 @@ struct LinearJob {
 
 void pack_token(LinearJob& job, int64_t t) {
   const ft_linear_args& a = *job.args;
-  job.table->pack_row[job.format](a.x + t * a.x_stride, a.cols, job.packed + t * job.packed_stride);
+  job.products->pack_row[job.format](a.x + t * a.x_stride, a.cols, job.packed + t * job.packed_stride);
 }
 
 void multiply_unit(LinearJob& job, int64_t unit) {
@@ -48,7 +49,7 @@ void multiply_unit(LinearJob& job, int64_t unit) {
   const int64_t end = std::min(job.panels, (group + 1) * job.panels_per_unit);
   for (int64_t p = group * job.panels_per_unit; p < end; ++p) {
     run.panel = static_cast<const uint8_t*>(a.weights) + p * bytes;
-    job.table->panel[job.format](&run);
+    job.products->panel[job.format](&run);
     const int64_t row = p * kPanelRows;
     const int rows = static_cast<int>(std::min<int64_t>(kPanelRows, a.rows - row));
     const float* bias = a.bias ? a.bias + row : nullptr;
@@ -87,6 +88,7 @@ extern "C" ft_status ft_linear(const ft_linear_args* args) {
   LinearJob job{};
   job.args = args;
   job.table = &kernels();
+  job.products = &products();
   job.format = format;
   if (is_packed(format)) {
     job.packed_stride = packed_row_floats(args->cols);

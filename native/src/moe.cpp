@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kUnitBytes = 96 * 1024;
 constexpr int64_t kCallerPackTokens = 4;
 constexpr int64_t kWholePartBytes = 4 << 20;  // results of all pairs up to this size are kept
+constexpr int64_t kUnitResultBytes = 4 << 20;  // of a thread, where they are not
 constexpr int64_t kSumColumns = 512;
 
 // Scratch in order; offsets in bytes, each 64-byte aligned.
@@ -34,6 +35,7 @@ struct ScratchPlan {
 struct MoeJob {
   const ft_expert_ffn_args* args;
   const KernelTable* table;
+  const Products* products;
   int format_gate_up, format_down;
   ScratchPlan plan;
   const int32_t* starts;
@@ -87,11 +89,9 @@ ScratchPlan plan_scratch(const ft_expert_ffn_args& a, int format_gate_up, int fo
     plan.total = at;
     return plan;
   }
-  const int64_t reuse = std::min(pairs, a.num_experts);
-  const int64_t bytes = std::max<int64_t>(1, reuse * panel_bytes(format_down, a.inter));
-  const int64_t by_share = down_panels / (threads * 8);
-  plan.down_panels_per_unit =
-      std::max<int64_t>(1, std::min({2 * kUnitBytes / bytes, by_share, int64_t{8}}));
+  const int64_t by_size = kUnitResultBytes / (pairs * kPanelRows * 4);
+  const int64_t by_share = down_panels / (threads * 4);
+  plan.down_panels_per_unit = std::max<int64_t>(1, std::min({by_size, by_share, int64_t{8}}));
   plan.part_floats = plan.down_panels_per_unit * kPanelRows;
   plan.parts = take(4 * threads * pairs * plan.part_floats);
   plan.total = at;
@@ -105,7 +105,7 @@ const uint8_t* expert_row(const ft_expert_ffn_args& a, int64_t e) {
 
 void pack_token(MoeJob& job, int64_t t) {
   const ft_expert_ffn_args& a = *job.args;
-  job.table->pack_row[job.format_gate_up](a.x + t * a.x_stride, a.hidden,
+  job.products->pack_row[job.format_gate_up](a.x + t * a.x_stride, a.hidden,
                                           job.packed + t * job.plan.packed_stride);
 }
 
@@ -116,7 +116,7 @@ void pack_h_unit(MoeJob& job, int64_t unit) {
   const int64_t end = std::min(pairs, (unit + 1) * kPackRows);
   for (int64_t i = unit * kPackRows; i < end; ++i) {
     float* h = job.h + i * job.plan.h_stride;
-    job.table->pack_row[job.format_down](h, job.args->inter, h);
+    job.products->pack_row[job.format_down](h, job.args->inter, h);
   }
 }
 
@@ -129,8 +129,8 @@ void finish_pair_of_panels(MoeJob& job, int64_t chunk, const float* plain, float
     return;
   }
   alignas(64) float packed[kChunk + kExtras];
-  const int64_t element_bytes = job.table->packed_element_bytes;
-  job.table->pack_row[job.format_down](plain, kChunk, packed);
+  const int64_t element_bytes = job.products->packed_element_bytes;
+  job.products->pack_row[job.format_down](plain, kChunk, packed);
   std::memcpy(reinterpret_cast<uint8_t*>(h) + element_bytes * k, packed,
               static_cast<size_t>(element_bytes * kChunk));
   std::memcpy(h + job.args->inter + chunk * kExtras, packed + kChunk, 4 * kExtras);
@@ -150,7 +150,7 @@ void gate_up_block(MoeJob& job, const uint8_t* weights, int64_t first, int token
   PanelRun run{nullptr, a.hidden, x, a.hidden, tokens, prefetch_bytes(), y};
   for (int64_t p = begin; p < end; ++p) {
     run.panel = weights + p * bytes;
-    job.table->panel[job.format_gate_up](&run);
+    job.products->panel[job.format_gate_up](&run);
     for (int t = 0; t < tokens; ++t)
       job.table->glu(y + t * kPanelRows, &job.glu, h + t * kChunk + (p % 2) * kPairRows);
     if (p % 2 == 0 && p + 1 < job.gate_panels) continue;
@@ -184,7 +184,7 @@ void down_block(MoeJob& job, const uint8_t* weights, int64_t first, int tokens, 
   PanelRun run{nullptr, a.inter, x, a.inter, tokens, prefetch_bytes(), y};
   for (int64_t p = begin; p < end; ++p) {
     run.panel = weights + p * bytes;
-    job.table->panel[job.format_down](&run);
+    job.products->panel[job.format_down](&run);
     for (int t = 0; t < tokens; ++t) {
       float* to = parts + job.order[first + t] * job.plan.part_floats + (p - begin) * kPanelRows;
       std::memcpy(to, y + t * kPanelRows, 4 * kPanelRows);
@@ -349,6 +349,7 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   std::lock_guard<std::mutex> lock(api_mutex());
   const int threads = job.threads = pool().threads();
   job.table = &kernels();
+  job.products = &products();
   job.plan = plan_scratch(*args, job.format_gate_up, job.format_down, threads);
   if (args->scratch_bytes < job.plan.total) return FT_ERR_SCRATCH;
   auto* scratch = static_cast<uint8_t*>(args->scratch);
@@ -356,7 +357,7 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   if ((status = check_rows(job)) != FT_OK) return status;
   job.h = reinterpret_cast<float*>(scratch + job.plan.h);
   job.parts = reinterpret_cast<float*>(scratch + job.plan.parts);
-  job.pack_h_whole = (job.table->packed_by_groups >> job.format_down & 1) != 0;
+  job.pack_h_whole = (job.products->packed_by_groups >> job.format_down & 1) != 0;
   job.glu = GluSpec{static_cast<int32_t>(args->activation), args->alpha, args->limit};
   cut_work(job, threads);
   if (is_packed(job.format_gate_up)) {

@@ -126,7 +126,8 @@ extern "C" ft_status ft_products(uint32_t format, int64_t rounds, int64_t* multi
         auto& j = *static_cast<ProductJob*>(context);
         j.phase.run(kProductUnits * pool().threads(), [&](int64_t) {
           float sink;
-          j.multiply_adds.fetch_add(j.rounds * j.table->peak_products(j.format, j.rounds, &sink));
+          j.multiply_adds.fetch_add(j.rounds * j.table->peak_products(
+              j.format, chosen_activations() == FT_ACTIVATIONS_INT8, j.rounds, &sink));
         });
       },
       &job, true);

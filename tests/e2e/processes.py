@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = (sys.executable, "-m", "tests.e2e.fake_manager")
 REAL = (sys.executable, "-m", "ftman", "serve")
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of no use here, and slow to make
 
 
 @dataclass
@@ -71,7 +73,13 @@ def wait_for(home: Path, process: subprocess.Popen[bytes], limit_s: float = 30) 
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError, ValueError, httpx.HTTPError):
             url = "http://" + json.loads(record.read_text())["address"]
-            if httpx.get(f"{url}/api/ft/status", trust_env=False).status_code == 200:
+            if is_answering(url):
                 return url
         time.sleep(0.02)
     raise AssertionError((home / "stderr.log").read_text())
+
+
+def is_answering(url: str) -> bool:
+    """Whether a manager answers there.   Raises: httpx.HTTPError."""
+    status = httpx.get(f"{url}/api/ft/status", trust_env=False, verify=_NO_TLS).status_code
+    return status == 200

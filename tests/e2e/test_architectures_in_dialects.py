@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.e2e.dialects import DIALECTS, Wish
 from tests.e2e.processes import REAL, manager_process
 from tests.fakes.tiny_hybrids import build_hybrid
 from tests.fakes.tiny_models import tiny_vocabulary
@@ -24,7 +27,7 @@ QWEN = (
     "<parameter={{ k }}>\n{{ v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>"
     "{% endfor %}<|im_end|>\n{% endif %}{% endfor %}{% if add_generation_prompt %}"
     "<|im_start|>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
-    "<think>\n\n</think>\n\n{% endif %}{% endif %}"
+    "<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}{% endif %}"
 )
 HARMONY = (
     "<|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}<|end|>"
@@ -40,11 +43,32 @@ HARMONY = (
     "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
 )
 CASES = {"qwen3_5_moe": QWEN, "gpt_oss": HARMONY}
-SWITCH = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"],
-          "additionalProperties": False}  # fmt: skip
-TOOL = {"name": "light", "description": "Switch the light.", "parameters": SWITCH}
-NUM_TOKENS = 12
 QUESTION = "Is the light on? " * 6
+CALLING = ("chat", "responses", "anthropic")
+"""Dialects in which a client can demand a call."""
+
+
+def speaks_harmony(folder: Path) -> None:
+    """Let a random model prefer what ends: it would think, or write blanks, until all tokens went.
+
+    A bias in its last layer outweighs the rest of the hidden state. With it the beginnings of
+    "final" and "commentary" and the marks of JSON are likelier than "analysis" and blanks.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    words = tiny_vocabulary()[0]
+    wanted = [i for i, word in enumerate(words) if word and word in ("f", "c", "co", '"', ":", "}")]
+    unwanted = [i for i, word in enumerate(words) if word and (
+        "analysis".startswith(word) or not word.strip("\u0120\u010a\u0109\u010d"))]  # fmt: skip
+    rows = weights["lm_head.weight"][wanted + unwanted] * weights["model.norm.weight"]
+    signs = torch.tensor([1.0] * len(wanted) + [-1.0] * len(unwanted))
+    bias = torch.linalg.lstsq(rows, signs).solution
+    last = max(name for name in weights if name.endswith("self_attn.o_proj.bias"))
+    weights[last] += bias * (200.0 / bias.norm())
+    save_file(weights, path, metadata={"format": "pt"})
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +79,8 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         http = httpx.Client(base_url=running.url, timeout=120, trust_env=False)
         for family, template in CASES.items():
             folder = build_hybrid(family, root / family)
+            if family == "gpt_oss":
+                speaks_harmony(folder)
             (folder / "chat_template.jinja").write_text(template, "utf-8")
             body = {"model": folder.as_uri(), "stream": False}
             assert http.post("/api/pull", json=body).json()["status"] == "success"
@@ -69,83 +95,93 @@ def model(request: pytest.FixtureRequest, manager: httpx.Client) -> str:
     return found
 
 
-def sent(http: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
-    reply = http.post(path, json=body)
-    assert reply.status_code == 200, reply.text
-    answer: dict[str, Any] = reply.json()
-    return answer
-
-
-def chat(http: httpx.Client, model: str, messages: list[Any]) -> tuple[str, int, list[Any]]:
-    answer = sent(http, "/v1/chat/completions", model=model, messages=messages, temperature=0,
-                  max_tokens=NUM_TOKENS)  # fmt: skip
-    said = answer["choices"][0]["message"]
-    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return said.get("reasoning", "") + (said["content"] or ""), cached, [said]
-
-
-def responses(http: httpx.Client, model: str, messages: list[Any]) -> tuple[str, int, list[Any]]:
-    answer = sent(http, "/v1/responses", model=model, input=messages, temperature=0,
-                  max_output_tokens=NUM_TOKENS, store=False)  # fmt: skip
-    parts = [part for item in answer["output"] for part in item.get("content") or ()]
-    cached = answer["usage"]["input_tokens_details"]["cached_tokens"]
-    return "".join(part["text"] for part in parts), cached, answer["output"]
-
-
-def anthropic(http: httpx.Client, model: str, messages: list[Any]) -> tuple[str, int, list[Any]]:
-    answer = sent(http, "/v1/messages", model=model, messages=messages, temperature=0,
-                  max_tokens=NUM_TOKENS)  # fmt: skip
-    blocks = answer["content"]
-    text = "".join(block.get("thinking", "") + block.get("text", "") for block in blocks)
-    cached = answer["usage"]["cache_read_input_tokens"]
-    return text, cached, [{"role": "assistant", "content": blocks}]
-
-
-def native(http: httpx.Client, model: str, messages: list[Any]) -> tuple[str, int, list[Any]]:
-    options = {"temperature": 0, "num_predict": NUM_TOKENS}
-    answer = sent(http, "/api/chat", model=model, messages=messages, options=options, stream=False)
-    said = answer["message"]
-    return said.get("thinking", "") + said["content"], -1, [said]
-
-
-DIALECTS = (native, chat, responses, anthropic)
-
-
+@pytest.mark.parametrize("think", [False, True])
 def test_every_dialect_gets_the_same_reply_and_a_second_turn_is_not_computed_anew(
-    manager: httpx.Client, model: str
+    manager: httpx.Client, model: str, think: bool
 ) -> None:
-    first: set[str] = set()
-    second: set[str] = set()
-    for dialect in DIALECTS:
+    first: set[tuple[str, str]] = set()
+    second: set[tuple[str, str]] = set()
+    for dialect in DIALECTS.values():
         messages: list[Any] = [{"role": "user", "content": QUESTION}]
-        text, _, turn = dialect(manager, model, messages)
-        # A random model writes no harmony: what stands in no message is nobody's text.
-        assert text or "gpt" in model
-        messages += [*turn, {"role": "user", "content": "And now?"}]
-        answer, cached, _ = dialect(manager, model, messages)
-        first.add(text)
-        second.add(answer)
-        # The question is a hundred tokens by itself: all of it comes from the cache.
-        assert cached == -1 or cached > len(QUESTION) // 2
+        said = dialect(manager, model, messages, Wish(think=think))
+        live = dialect(manager, model, messages, Wish(think=think, stream=True))
+        first |= {(said.text, said.thinking), (live.text, live.thinking)}
+        messages += [*said.turn, {"role": "user", "content": "And now?"}]
+        for stream in (False, True):
+            said = dialect(manager, model, messages, Wish(think=think, stream=stream))
+            second.add((said.text, said.thinking))
+            # The question is a hundred tokens by itself: all of it comes from the cache.
+            assert said.cached == -1 or said.cached > len(QUESTION) // 2
     assert len(first) == 1
     assert len(second) == 1
+    # A random model writes no harmony: what stands in no message is nobody's text.
+    ((text, thinking),) = first
+    assert (bool(text), bool(thinking)) == (
+        (False, False) if "gpt" in model else (not think, think)
+    )
 
 
-def test_a_call_that_must_be_made_is_made_and_its_result_is_read(
-    manager: httpx.Client, model: str
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_answer_of_a_given_shape_comes_whole_and_streamed(
+    manager: httpx.Client, model: str, dialect: str
 ) -> None:
-    tools = [{"type": "function", "function": TOOL}]
+    messages = [{"role": "user", "content": QUESTION}]
+    said, live = (
+        DIALECTS[dialect](manager, model, messages, Wish(stream=on, answers=True, max_tokens=60))
+        for on in (False, True)
+    )
+    assert isinstance(json.loads(said.text)["on"], bool)
+    assert (live.text, live.thinking) == (said.text, said.thinking)
+
+
+@pytest.mark.parametrize("dialect", CALLING)
+def test_a_call_that_must_be_made_is_made_and_its_result_is_read(
+    manager: httpx.Client, model: str, dialect: str
+) -> None:
     messages: list[Any] = [{"role": "user", "content": "Light!"}]
-    # Kept from "analysis", which a random model never ends.
-    bias = {str(idx): -100 for idx, word in enumerate(tiny_vocabulary()[0]) if word[0] == "a"}
-    common = {"model": model, "tools": tools, "temperature": 0, "reasoning_effort": "none",
-              "logit_bias": bias}  # fmt: skip
-    answer = sent(manager, "/v1/chat/completions", messages=messages, tool_choice="required",
-                  max_tokens=300, parallel_tool_calls=False, **common)  # fmt: skip
-    said = answer["choices"][0]["message"]
-    assert answer["choices"][0]["finish_reason"] == "tool_calls", answer
-    (call,) = said["tool_calls"]
-    assert call["function"]["name"] == "light"
-    messages += [said, {"role": "tool", "tool_call_id": call["id"], "content": "It is on."}]
-    after = sent(manager, "/v1/chat/completions", messages=messages, max_tokens=4, **common)
-    assert after["usage"]["prompt_tokens"] > answer["usage"]["prompt_tokens"]
+    ask = DIALECTS[dialect]
+    said = ask(manager, model, messages, Wish(calls=True, max_tokens=300))
+    live = ask(manager, model, messages, Wish(calls=True, max_tokens=300, stream=True))
+    ((name, arguments),) = said.calls
+    assert (name, list(arguments)) == ("light", ["on"])
+    assert live.calls == said.calls
+    messages += [*said.turn, RESULTS[dialect](said.turn)]
+    for stream in (False, True):
+        after = ask(manager, model, messages, Wish(calls=True, max_tokens=300, stream=stream))
+        assert after.prompt > said.prompt + len("It is on.") // 2
+        assert after.cached > said.prompt // 2
+
+
+def test_a_call_is_read_back_in_ollama_s_dialect(manager: httpx.Client, model: str) -> None:
+    call = {"function": {"name": "light", "arguments": {"on": True}}}
+    messages: list[Any] = [{"role": "user", "content": "Light!"}]
+    ask = DIALECTS["native"]
+    before = ask(manager, model, messages, Wish(calls=True))
+    messages += [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "light", "content": "It is on."},
+    ]
+    whole, live = (
+        ask(manager, model, messages, Wish(calls=True, stream=on)) for on in (False, True)
+    )
+    assert whole.prompt > before.prompt + len("It is on.") // 2
+    assert (live.text, live.prompt) == (whole.text, whole.prompt)
+
+
+def openai_result(turn: tuple[Any, ...]) -> dict[str, Any]:
+    call_id = turn[0]["tool_calls"][0]["id"]
+    return {"role": "tool", "tool_call_id": call_id, "content": "It is on."}
+
+
+def responses_result(turn: tuple[Any, ...]) -> dict[str, Any]:
+    (call,) = (item for item in turn if item["type"] == "function_call")
+    return {"type": "function_call_output", "call_id": call["call_id"], "output": "It is on."}
+
+
+def anthropic_result(turn: tuple[Any, ...]) -> dict[str, Any]:
+    (call,) = (block for block in turn[0]["content"] if block["type"] == "tool_use")
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": "It is on."}
+    return {"role": "user", "content": [result]}
+
+
+RESULTS = {"chat": openai_result, "responses": responses_result, "anthropic": anthropic_result}

@@ -162,7 +162,7 @@ class Engine:
         return EngineInfo(
             protocol=(major + 98, minor) if self.script.lie == "info_version" else (major, minor),
             version="fake",
-            ftw_id=Path(options.ftw).name,
+            ftw_id="f" * 64 if self.script.lie == "other_model" else Path(options.ftw).name,
             family="fake",
             device=options.device,
             compute=options.compute,
@@ -304,8 +304,9 @@ class Connection:
     def _refuses(self) -> bool:
         engine, script = self.engine, self.engine.script
         if script.refuse or engine.state != "ready" or script.lie == "not_ready":
+            code = "queue_full" if script.refuse else "loading"
             reason = script.refuse or f"the engine is {engine.state}"
-            self._answer(503, encode(ErrorEvent("busy", reason, True)))
+            self._answer(503, encode(ErrorEvent(code, reason, True)))
             return True
         return False
 

@@ -27,6 +27,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -65,11 +66,32 @@ class SparseFile:
         return hashlib.sha256(self.header + str(self.size).encode()).hexdigest()
 
 
+class DiskFile:
+    """A file of this machine, of which only what is asked for is read."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        found = hashlib.sha256()
+        with path.open("rb") as file:
+            while piece := file.read(1 << 24):
+                found.update(piece)
+        self.digest = found.hexdigest()
+
+    def __len__(self) -> int:
+        return self.path.stat().st_size
+
+    def __getitem__(self, key: slice, /) -> bytes:
+        start, end, _ = key.indices(len(self))
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(max(0, end - start))
+
+
 def digest_of(data: Served) -> str:
     """Hex SHA-256; of a sparse file, one that stands for it."""
-    return (
-        data.digest if isinstance(data, SparseFile) else hashlib.sha256(bytes(data[:])).hexdigest()
-    )
+    if isinstance(data, SparseFile | DiskFile):
+        return data.digest
+    return hashlib.sha256(bytes(data[:])).hexdigest()
 
 
 @dataclass
@@ -137,6 +159,10 @@ class BadHub:
         body = json.dumps(info).encode()
         for revision in ("main", commit):
             self.add(f"/api/models/{repo}/revision/{revision}", body)
+
+    def add_folder(self, repo: str, folder: Path) -> None:
+        """Serve the files of a folder as a model repository."""
+        self.add_repo(repo, {path.name: DiskFile(path) for path in sorted(folder.iterdir())})
 
     def bytes_sent(self, path: str) -> int:
         """Body bytes that went out for one path, all requests together."""

@@ -22,7 +22,8 @@ Knobs of FakeScript (everything has a harmless default):
   stream_error              after `hang_after` tokens (0 if unset) send an ErrorEvent with this text
   lie                       "" or one of: hello_garbage, hello_version, hello_half, info_version,
                             health_garbage, half_line, huge_line, garbage, bad_utf8, no_finish,
-                            unknown_event, wrong_type, http_garbage, not_ready (says ready, refuses)
+                            unknown_event, wrong_type, http_garbage, not_ready (says ready, refuses
+                            as if it were loading), other_model (has loaded another one)
   ignore_sigterm            only SIGKILL ends it
   drain_s                   how long SIGTERM lets running requests go on
   orphan_s                  exit after this long without a connection, having had one (-1 = by

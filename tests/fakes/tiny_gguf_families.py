@@ -1,54 +1,72 @@
 """Tiny checkpoints of many families as GGUF: names by the reference package's own tables.
 
-What is stored and which settings go beside it follows the reference converter: experts stacked, q
-and k of families derived from llama permuted, correction vectors flat.
+Which settings go beside the weights follows the reference converter; what it does to the weights
+stands in gguf_changes.py.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-import numpy.typing as npt
 
-from tests.fakes.tiny_gguf import permute, write_tokenizer_fields
+from ftengine.quant import format_named
+from tests.fakes.gguf_changes import Array, Config, changed
+from tests.fakes.tiny_gguf import write_tokenizer_fields
 
+_SOFTMAX, _SIGMOID = 1, 2
+_FLOATS = ("_norm.weight", "conv1d.weight", "ffn_gate_inp.weight", "token_embd.weight")
+"""Endings of tensors that converters keep as floats."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
 _PARTS = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
-_SIGMOID = 2
-_SETTINGS: dict[str, tuple[tuple[str, str], ...]] = {
-    "num_experts": (("uint32", "expert_count"),),
-    "num_local_experts": (("uint32", "expert_count"),),
-    "n_routed_experts": (("uint32", "expert_count"),),
-    "moe_num_experts": (("uint32", "expert_count"),),
-    "num_experts_per_tok": (("uint32", "expert_used_count"),),
-    "moe_k": (("uint32", "expert_used_count"),),
-    "moe_topk": (("uint32", "expert_used_count"),),
-    "moe_intermediate_size": (("uint32", "expert_feed_forward_length"),),
-    "shared_expert_intermediate_size": (("uint32", "expert_shared_feed_forward_length"),),
-    "n_shared_experts": (("uint32", "expert_shared_count"),),
-    "num_shared_experts": (("uint32", "expert_shared_count"),),
-    "moe_num_shared_experts": (("uint32", "expert_shared_count"),),
-    "first_k_dense_replace": (("uint32", "leading_dense_block_count"),),
-    "num_dense_layers": (("uint32", "leading_dense_block_count"),),
-    "moe_layer_start_index": (("uint32", "leading_dense_block_count"),),
-    "moe_layer_interval": (("uint32", "interleave_moe_layer_step"),),
-    "routed_scaling_factor": (("float32", "expert_weights_scale"),),
-    "route_scale": (("float32", "expert_weights_scale"),),
-    "norm_topk_prob": (("bool", "expert_weights_norm"),),
-    "n_group": (("uint32", "expert_group_count"),),
-    "topk_group": (("uint32", "expert_group_used_count"),),
-    "sliding_window": (("uint32", "attention.sliding_window"),),
-    "clip_qkv": (("float32", "attention.clamp_kqv"),),
-    "attention_multiplier": (("float32", "attention.scale"),),
-    "embedding_multiplier": (("float32", "embedding_scale"),),
-    "residual_multiplier": (("float32", "residual_scale"),),
-    "logits_scaling": (("float32", "logit_scale"),),
+_SETTINGS = {
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "n_routed_experts": "expert_count",
+    "moe_num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_k": "expert_used_count",
+    "moe_topk": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
+    "moe_shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "num_shared_experts": "expert_shared_count",
+    "moe_num_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "num_dense_layers": "leading_dense_block_count",
+    "moe_layer_start_index": "leading_dense_block_count",
+    "moe_layer_interval": "interleave_moe_layer_step",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
+    "routed_scaling_factor": "expert_weights_scale",
+    "route_scale": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "sliding_window": "attention.sliding_window",
+    "clip_qkv": "attention.clamp_kqv",
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "conv_L_cache": "shortconv.l_cache",
+    "moe_latent_size": "moe_latent_size",
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+    "index_n_heads": "attention.indexer.head_count",
+    "index_head_dim": "attention.indexer.key_length",
+    "index_topk": "attention.indexer.top_k",
+    "intermediate_size": "feed_forward_length",
 }
+"""Keys of config.json whose values are copied; later ones replace earlier ones."""
 GGUF_FAMILIES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
@@ -61,84 +79,331 @@ GGUF_FAMILIES = {
     "afmoe": gguf.MODEL_ARCH.AFMOE,
     "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
     "minimax_m2": gguf.MODEL_ARCH.MINIMAXM2,
+    "qwen3_next": gguf.MODEL_ARCH.QWEN3NEXT,
+    "qwen3_5": gguf.MODEL_ARCH.QWEN35,
+    "qwen3_5_moe": gguf.MODEL_ARCH.QWEN35MOE,
+    "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "deepseek_v2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v2_lite": gguf.MODEL_ARCH.DEEPSEEK2,
+    "deepseek_v3": gguf.MODEL_ARCH.DEEPSEEK2,
+    "kimi_k2": gguf.MODEL_ARCH.DEEPSEEK2,
+    "glm4_moe_lite": gguf.MODEL_ARCH.DEEPSEEK2,
+    "glm_moe_dsa": gguf.MODEL_ARCH.GLM_DSA,
+    "mistral4": gguf.MODEL_ARCH.MISTRAL4,
+    "gemma3": gguf.MODEL_ARCH.GEMMA3,
+    "phimoe": gguf.MODEL_ARCH.PHIMOE,
+    "llama4": gguf.MODEL_ARCH.LLAMA4,
+    "exaone_moe": gguf.MODEL_ARCH.EXAONE_MOE,
+    "nemotron_h": gguf.MODEL_ARCH.NEMOTRON_H_MOE,
+    "nemotron_h_super": gguf.MODEL_ARCH.NEMOTRON_H_MOE,
+    "lfm2_moe": gguf.MODEL_ARCH.LFM2MOE,
+    "granitemoeshared": gguf.MODEL_ARCH.GRANITE_MOE,
+    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
+    "mimo_v2_flash": gguf.MODEL_ARCH.MIMO2,
 }
 """Families written here, by the reference package's architecture."""
 
 
-def write_family_gguf(family: str, source: Path, path: Path) -> None:
+@dataclass(frozen=True)
+class Manner:
+    """How a file is written. older: as converters did before; matrices: their format.
+
+    rounded: matrices are written as floats, of the values that the format gives.
+    """
+
+    older: bool = False
+    matrices: str = "f32"
+    rounded: bool = False
+
+
+PLAIN = Manner()
+
+
+def write_family_gguf(family: str, source: Path, path: Path, manner: Manner = PLAIN) -> None:
     """Write the checkpoint of `source` as one GGUF file."""
     from safetensors.numpy import load_file
 
     config = json.loads((source / "config.json").read_text("utf-8"))
     arch = GGUF_FAMILIES[family]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
-    _write_settings(writer, config)
-    write_tokenizer_fields(writer, "smollm")
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    for name, values in _stacked(load_file(source / "model.safetensors"), family, config).items():
-        found = names.get_name(_known_to_the_tables(name), try_suffixes=(".weight", ".bias"))
-        assert found, f"{name} has no name in GGUF"
-        writer.add_tensor(found, values)
+    for key, value in _settings(family, config, manner.older).items():
+        _add(writer, f"{writer.arch}.{key}", value)
+    write_tokenizer_fields(writer, "glm4" if family == "glm4_moe_lite" else "smollm")
+    names = gguf.get_tensor_name_map(arch, _num_layers(config))
+    for name, stacked in _stacked(load_file(source / "model.safetensors")).items():
+        for known, values in changed(family, name, stacked, config, older=manner.older):
+            found = names.get_name(known, try_suffixes=(".weight", ".bias"))
+            assert found, f"{known} has no name in GGUF"
+            _add_tensor(writer, found, np.ascontiguousarray(values, np.float32), manner)
+    for name, numbers in _extra_tensors(config).items():
+        writer.add_tensor(name, np.asarray(numbers, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _known_to_the_tables(name: str) -> str:
-    """Vectors beside the router stand in the tables with an ending of their own."""
-    name = re.sub(r"e_score_correction_bias$", "e_score_correction.bias", name)
-    return re.sub(r"expert_bias$", "expert_bias.bias", name)
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Array, manner: Manner) -> None:
+    fmt = format_named(manner.matrices)
+    whole = values.ndim > 1 and values.shape[-1] % fmt.block_elements == 0
+    if manner == PLAIN or not whole or name.endswith(_FLOATS):
+        writer.add_tensor(name, values)
+        return
+    raw = fmt.quantize(values)
+    if manner.rounded:
+        writer.add_tensor(name, fmt.dequantize(raw).reshape(values.shape))
+    else:
+        writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType(fmt.gguf_type))
 
 
-def _stacked(
-    weights: dict[str, npt.NDArray[Any]], family: str, config: dict[str, Any]
-) -> dict[str, npt.NDArray[Any]]:
-    found: dict[str, npt.NDArray[Any]] = {}
-    stacks: dict[str, dict[int, npt.NDArray[Any]]] = {}
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    kinds = {bool: "bool", int: "uint32", float: "float32", str: "string", list: "array"}
+    getattr(writer, "add_" + kinds[type(value)])(key, value)
+
+
+def _stacked(weights: dict[str, Array]) -> dict[str, Array]:
+    """Experts of a layer in one tensor."""
+    found: dict[str, Array] = {}
+    stacks: dict[str, dict[int, Array]] = {}
     for name, values in weights.items():
         expert = _EXPERT.fullmatch(name)
         if expert:
             part = expert[3] if "block_sparse_moe" in name else _PARTS.get(expert[3], expert[3])
-            stacks.setdefault(f"{expert[1]}.{part}.weight", {})[int(expert[2])] = values
-        elif name.endswith("block_sparse_moe.input_linear.weight"):
-            stem, half = name.removesuffix("input_linear.weight"), values.shape[1] // 2
-            found[stem + "experts.w1.weight"] = np.ascontiguousarray(values[:, :half])
-            found[stem + "experts.w3.weight"] = np.ascontiguousarray(values[:, half:])
-        elif family == "granitemoe" and name.endswith(("q_proj.weight", "k_proj.weight")):
-            key = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
-            found[name] = permute(values, config[key])
+            stem = re.sub(r"^backbone\.(layers\.\d+)\.mixer\.", r"model.\1.mlp.", expert[1])
+            stacks.setdefault(f"{stem}.{part}.weight", {})[int(expert[2])] = values
         else:
-            found[name] = values.reshape(-1) if name.endswith("correction_bias") else values
+            found[name] = values
     for name, parts in stacks.items():
         found[name] = np.stack([parts[number] for number in sorted(parts)])
     return found
 
 
-def _write_settings(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    rope = config["rope_parameters"]
+def _extra_tensors(config: Config) -> dict[str, list[float]]:
+    rope = _rope(config)
+    kinds = {"long_factor": "rope_factors_long", "short_factor": "rope_factors_short"}
+    return {f"{kinds[key]}.weight": rope[key] for key in kinds if key in rope}
+
+
+def _rope(config: Config) -> Config:
+    rope = config.get("rope_parameters") or {}
+    found: Config = rope.get("full_attention", rope)
+    return found
+
+
+def _settings(family: str, config: Config, older: bool) -> Config:
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    theta = rope["rope_theta"]
+    rope = _rope(config)
+    theta = rope.get("rope_theta", 10000.0)
     if rope.get("alpha"):
         theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(head_dim)
-    writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(theta)
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    writer.add_vocab_size(config["vocab_size"])
-    if writer.arch == "minimax-m2":
-        writer.add_expert_feed_forward_length(config["intermediate_size"])
-    for key, rows in _SETTINGS.items():
-        for kind, name in rows:
-            if config.get(key) is not None:
-                full = f"{writer.arch}.{name}"
-                getattr(writer, f"add_{kind}")(full, config[key])
+    partial = rope.get("partial_rotary_factor", 1.0)
+    found: Config = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": _num_layers(config),
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps", config.get("norm_eps")),
+        "rope.freq_base": float(theta),
+        "rope.dimension_count": int(head_dim * partial),
+        "vocab_size": config["vocab_size"],
+    }
+    found |= {new: config[key] for key, new in _SETTINGS.items() if config.get(key) is not None}
     if config.get("routed_scaling_factor") or config.get("route_scale"):
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType(_SIGMOID))
+        found["expert_gating_func"] = _SIGMOID
+    found |= _scaling(rope)
+    found |= _MORE[family](config) if family in _MORE else {}
+    return {**found, **_before(config, found)} if older else found
+
+
+def _before(config: Config, found: Config) -> Config:
+    """What files of before say, where it differs."""
+    if "attention.key_length_mla" not in found:
+        return {}
+    found.pop("attention.indexer.types", None)
+    return {
+        "attention.key_length": found.pop("attention.key_length_mla"),
+        "attention.value_length": found.pop("attention.value_length_mla"),
+        "attention.head_count_kv": config["num_attention_heads"],
+    }
+
+
+def _num_layers(config: Config) -> int:
+    return config.get("num_hidden_layers") or len(config["layers_block_type"])
+
+
+def _scaling(rope: Config) -> Config:
+    kind = rope.get("rope_type")
+    if kind not in ("yarn", "linear"):
+        return {}
+    found = {"rope.scaling.type": kind, "rope.scaling.factor": rope["factor"]}
+    if kind == "yarn":
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        for name in ("beta_fast", "beta_slow"):
+            found[f"rope.scaling.yarn_{name}"] = float(rope[name])
+    return found
+
+
+def _latent(config: Config) -> Config:
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    found = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + rotated,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + rotated,
+        "attention.value_length_mla": config["v_head_dim"],
+        "rope.dimension_count": rotated,
+    }
+    if "mlp_layer_types" in config:
+        found["leading_dense_block_count"] = config["mlp_layer_types"].count("dense")
+    if "mscale_all_dim" in _rope(config):
+        found["rope.scaling.yarn_log_multiplier"] = 0.1 * _rope(config)["mscale_all_dim"]
+    return found
+
+
+def _latent_softmax(config: Config) -> Config:
+    return {**_latent(config), "expert_gating_func": _SOFTMAX}
+
+
+def _glm_dsa(config: Config) -> Config:
+    types = [kind == "full" for kind in config["indexer_types"]]
+    return {**_latent(config), "attention.indexer.types": types}
+
+
+def _delta(config: Config) -> Config:
+    heads = config["linear_num_value_heads"]
+    return {
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "ssm.state_size": config["linear_key_head_dim"],
+        "ssm.group_count": config["linear_num_key_heads"],
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": config["linear_value_head_dim"] * heads,
+        "full_attention_interval": 4,
+    }
+
+
+def _delta_sections(config: Config) -> Config:
+    return {**_delta(config), "rope.dimension_sections": [11, 11, 10, 0]}
+
+
+def _windows(config: Config) -> Iterator[bool]:
+    return (kind == "sliding_attention" for kind in config["layer_types"])
+
+
+def _of_layers(config: Config, key: str, *kinds: str) -> list[int]:
+    """A number for layers of these kinds, 0 for others."""
+    listed = config.get("layer_types") or config["layers_block_type"]
+    return [config[key] if kind in kinds else 0 for kind in listed]
+
+
+def _gpt_oss(config: Config) -> Config:
+    return {"expert_feed_forward_length": config["intermediate_size"]}
+
+
+def _gemma3(config: Config) -> Config:
+    windowed = config["rope_parameters"]["sliding_attention"]
+    return {"rope.freq_base_swa": windowed["rope_theta"]}
+
+
+def _phimoe(config: Config) -> Config:
+    rope = _rope(config)
+    if rope.get("rope_type") != "longrope":
+        return {}
+    return {
+        "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        "rope.scaling.attn_factor": rope["long_mscale"],
+    }
+
+
+def _llama4(config: Config) -> Config:
+    return {
+        "expert_feed_forward_length": config["intermediate_size"],
+        "feed_forward_length": config["intermediate_size_mlp"],
+    }
+
+
+def _exaone(config: Config) -> Config:
+    return {
+        "attention.sliding_window_pattern": list(_windows(config)),
+        "rope.scaling.type": "none",
+        "nextn_predict_layers": 0,
+    }
+
+
+def _nemotron(config: Config) -> Config:
+    heads = config["mamba_num_heads"]
+    return {
+        "attention.head_count_kv": _of_layers(
+            config, "num_key_value_heads", "full_attention", "attention"
+        ),
+        "feed_forward_length": _of_layers(config, "moe_intermediate_size", "moe"),
+        "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+        "rope.dimension_count": config["hidden_size"] // config["num_attention_heads"] // 2,
+        "ssm.conv_kernel": config["conv_kernel"],
+        "ssm.state_size": config["ssm_state_size"],
+        "ssm.group_count": config["n_groups"],
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * config["mamba_head_dim"],
+    }
+
+
+def _lfm2(config: Config) -> Config:
+    return {
+        "attention.head_count_kv": _of_layers(config, "num_key_value_heads", "full_attention"),
+        "expert_gating_func": _SIGMOID,
+    }
+
+
+def _granite_hybrid(config: Config) -> Config:
+    heads = config["mamba_n_heads"]
+    return {
+        "attention.head_count_kv": _of_layers(config, "num_key_value_heads", "full_attention"),
+        "rope.scaling.finetuned": False,
+        "ssm.conv_kernel": config["mamba_d_conv"],
+        "ssm.state_size": config["mamba_d_state"],
+        "ssm.group_count": config["mamba_n_groups"],
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * config["mamba_d_head"],
+    }
+
+
+def _mimo(config: Config) -> Config:
+    both = (2 * config["num_key_value_heads"], config["num_key_value_heads"])
+    windowed = config["rope_parameters"]["sliding_attention"]
+    return {
+        "attention.head_count_kv": [both[0 if is_short else 1] for is_short in _windows(config)],
+        "attention.sliding_window_pattern": [int(is_short) for is_short in _windows(config)],
+        # releases count the tokens before a token, the library counts it too
+        "attention.sliding_window": config["sliding_window"] - 1,
+        "attention.value_length": config["v_head_dim"],
+        "attention.value_scale": config.get("attention_value_scale", 0.707),
+        "rope.freq_base_swa": windowed["rope_theta"],
+    }
+
+
+_MORE: dict[str, Callable[[Config], Config]] = {
+    "minimax_m2": _gpt_oss,
+    "qwen3_next": _delta,
+    "qwen3_5": _delta_sections,
+    "qwen3_5_moe": _delta_sections,
+    "gpt_oss": _gpt_oss,
+    "deepseek_v2": _latent_softmax,
+    "deepseek_v2_lite": _latent_softmax,
+    "deepseek_v3": _latent,
+    "kimi_k2": _latent,
+    "glm4_moe_lite": _latent,
+    "glm_moe_dsa": _glm_dsa,
+    "mistral4": _latent_softmax,
+    "gemma3": _gemma3,
+    "phimoe": _phimoe,
+    "llama4": _llama4,
+    "exaone_moe": _exaone,
+    "nemotron_h": _nemotron,
+    "nemotron_h_super": _nemotron,
+    "lfm2_moe": _lfm2,
+    "granitemoehybrid": _granite_hybrid,
+    "mimo_v2_flash": _mimo,
+}
+"""Settings that are not copied, by family."""

@@ -222,6 +222,15 @@ def test_f16_keys_and_values_are_kept_as_bf16_with_a_note(tmp_path: Path, name: 
     assert note.startswith(f"{name}=f16: keys and values are kept as bf16")
 
 
+def test_activations_are_rounded_to_8_bits_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    assert load(tmp_path).engine.activations == "auto"
+    assert load(tmp_path, FT_ACTIVATIONS="int8").engine.activations == "int8"
+    with pytest.raises(UsageError, match=r"activations = 'int4' .* one of auto, int8"):
+        load(tmp_path, FT_ACTIVATIONS="int4")
+    with pytest.raises(UsageError, match=r"activations = 'int8' .* auto where compute is float32"):
+        load(tmp_path, FT_ACTIVATIONS="int8", FT_COMPUTE="float32")
+
+
 def test_a_kv_cache_type_that_is_not_built_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"kv_cache_type = 'q4_0' .* one of auto, bf16, f16, f32"):
         load(tmp_path, FT_KV_CACHE_TYPE="q4_0")
@@ -229,3 +238,19 @@ def test_a_kv_cache_type_that_is_not_built_is_refused(tmp_path: Path) -> None:
     assert config.engine.kv_cache_type == "auto"
     (note,) = config.notes
     assert "OLLAMA_KV_CACHE_TYPE='q4_0' is left out: it must be one of auto, bf16" in note
+
+
+@pytest.mark.parametrize("name", ["FT_HOME", "FT_MODELS", "FT_PARK_DISK"])
+@pytest.mark.parametrize("value", ["models", "./models", "~nobody-has-this-name/models"])
+def test_folders_that_depend_on_where_one_stands_are_refused(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    with pytest.raises(UsageError, match="must be a whole path") as caught:
+        load_config({"FT_HOME": str(tmp_path), name: value})
+    assert "Perhaps: /" in caught.value.hint
+
+
+def test_a_relative_folder_in_the_settings_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('models = "models"\n')
+    with pytest.raises(UsageError, match="setting models = 'models' is not valid"):
+        load_config({"FT_HOME": str(tmp_path)})

@@ -31,6 +31,25 @@ def test_folders_and_files_are_private_with_their_parents(tmp_path: Path) -> Non
     files.make_dir(tmp_path / "a" / "b")
 
 
+def test_a_new_folder_is_durable_in_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "sync_dir", synced.append)
+    files.make_dir(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+    files.make_dir(tmp_path / "a" / "b")
+    assert len(synced) == 2
+
+
+def test_a_new_file_is_made_once_and_whole(tmp_path: Path) -> None:
+    files.create_new(tmp_path / "f", b"first")
+    with pytest.raises(FileExistsError):
+        files.create_new(tmp_path / "f", b"second")
+    assert (tmp_path / "f").read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
 def test_a_writer_writes_anywhere_and_grows_holes(tmp_path: Path) -> None:
     with files.Writer(tmp_path / "f") as writer:
         assert writer.write_at(10, b"abc") == 3
@@ -160,3 +179,17 @@ def test_faults_strike_at_the_nth_hit_only() -> None:
     faults.hit("files.write")
     with pytest.raises(ValueError, match="unknown fault point"):
         faults.arm("nope=kill")
+
+
+@pytest.mark.parametrize("fault", ["files.fsync=error:ENOSPC", "files.rename=error:EIO", ""])
+def test_a_log_is_cut_even_where_no_copy_can_be_made(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"a" * 500)
+    assert not files.rotate_log(path, 500, 2)
+    assert not files.rotate_log(tmp_path / "none.log", 500, 2)
+    faults.arm(fault)
+    assert files.rotate_log(path, 100, 2)
+    faults.arm("")
+    assert path.read_bytes() == b""
+    kept = [] if fault else ["x.log.1"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["x.log", *kept]

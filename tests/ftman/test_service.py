@@ -244,7 +244,8 @@ def test_cutting_keeps_the_first_and_the_newest_tokens(folder: Path, window: int
 
 
 def test_a_service_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    config = make_config(tmp_path)
+    engine = EngineSettings(num_parallel=2, threads=1, adopt=False, park_bytes=1000)
+    config = make_config(tmp_path, engine=engine)
     install(config.paths, Tiny(system="Be brief."))
     launcher = FakeLauncher(FakeScript(tokens=ids_of("ok")))
 
@@ -269,7 +270,7 @@ def test_a_service_answers_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert (text, finish.reason, finish.usage.completion_tokens) == ("ok", "stop", 2)
     (spec,) = launcher.launched
     assert spec.context_tokens == 512
-    assert spec.need_bytes == 4096 + 64 * 512 * 2
+    assert spec.need_bytes == 4096 + 64 * 512 * 2 + 1000  # weights, KV cache, parked
     assert is_loopback(config.host)
 
 

@@ -16,74 +16,23 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ftengine.cache.policy.pages import PAGE_TOKENS
-from ftengine.cache.policy.radix import Known, Node, Tokens
-
-FILE_PAGES = 64
-"""Most pages in one file: little enough to be written or read in one go between steps."""
+from ftengine.cache.policy.parked_tree import (
+    Kept,
+    ParkedFile,
+    ParkedNode,
+    Rows,
+    deepest_state,
+    downwards,
+    in_file,
+    is_covered,
+    longest,
+    pages_of,
+    upwards,
+    walk,
+)
+from ftengine.cache.policy.radix import Match, Node, Tokens
 
 T = TypeVar("T")
-
-
-class ParkedNode:
-    """The place of one page in the texts. gone: it was taken out, links to it are of no use."""
-
-    __slots__ = ("children", "depth", "gone", "page", "parent", "salt", "states", "tokens")
-
-    def __init__(self, parent: ParkedNode | None, tokens: Tokens, salt: str) -> None:
-        self.parent = parent
-        self.tokens = tokens
-        self.salt = salt
-        self.depth: int = len(tokens) + (parent.depth if parent else 0)
-        self.children: dict[Tokens, ParkedNode] = {}
-        self.page: Kept | None = None
-        self.states: dict[Tokens, Kept] = {}
-        self.gone = False
-
-    def text(self) -> Tokens:
-        """All tokens up to the end of this page."""
-        parts: list[Tokens] = []
-        at: ParkedNode | None = self
-        while at is not None:
-            parts.append(at.tokens)
-            at = at.parent
-        return tuple(token for part in reversed(parts) for token in part)
-
-
-class Kept:
-    """A page (tail empty), or the state after `tail`, the 1 to 16 tokens behind a node.
-
-    row: in host memory, -1 = not there. file and place: the number in a file, None = in no file.
-    """
-
-    __slots__ = ("file", "node", "place", "row", "tail")
-
-    def __init__(self, node: ParkedNode, tail: Tokens = ()) -> None:
-        self.node = node
-        self.tail = tail
-        self.row = -1
-        self.file: ParkedFile | None = None
-        self.place = -1
-
-    @property
-    def end(self) -> int:
-        """Tokens up to its end."""
-        return self.node.depth + len(self.tail)
-
-    @property
-    def start(self) -> int:
-        """Tokens before its page, or before the page that a state's last token lies in."""
-        return self.node.depth if self.tail else self.node.depth - len(self.node.tokens)
-
-
-class ParkedFile:
-    """One file. rank: its name, higher where used later; kept: what in it is of use still."""
-
-    __slots__ = ("kept", "num_bytes", "rank")
-
-    def __init__(self, rank: int, num_bytes: int) -> None:
-        self.rank = rank
-        self.num_bytes = num_bytes
-        self.kept: list[Kept] = []
 
 
 class Disk(Protocol):
@@ -124,44 +73,23 @@ class Found:
     state: tuple[Kept, int] | None = None
 
 
-class _Rows:
-    """Rows of one kind and what lies in them, unused longest first."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.free = list(range(count - 1, -1, -1))
-        self.never_used = 0
-        self.used: OrderedDict[Kept, None] = OrderedDict()
-
-    def put(self, kept: Kept) -> None:
-        kept.row = self.free.pop()
-        self.never_used = max(self.never_used, kept.row + 1)
-        self.used[kept] = None
-
-    def give_up(self, kept: Kept) -> None:
-        if kept.row >= 0:
-            self.free.append(kept.row)
-            kept.row = -1
-            del self.used[kept]
-
-    def touch(self, kept: Kept) -> None:
-        if kept.row >= 0:
-            self.used.move_to_end(kept)
-
-
 class ParkedTexts:
-    """All that is parked of one model. stateful: a text is of use only up to a state."""
+    """All that is parked of one model. stateful: a text is of use only up to a state.
+
+    writes_files: what leaves host memory goes to files, where there is a disk.
+    """
 
     def __init__(self, limits: ParkLimits, stateful: bool, disk: Disk | None = None) -> None:
         self._limits = limits
         self._stateful = stateful
         self._disk = disk
-        self._pages = _Rows(limits.page_rows)
-        self._states = _Rows(limits.state_rows)
+        self._pages = Rows(limits.page_rows)
+        self._states = Rows(limits.state_rows)
         self._roots: dict[str, ParkedNode] = {}
         self._files: OrderedDict[ParkedFile, None] = OrderedDict()
         self._held: set[Kept] = set()
         self._next_rank = 1
+        self.writes_files = True
         self.file_bytes = 0
         self.returned_tokens = 0
 
@@ -185,7 +113,7 @@ class ParkedTexts:
         if spot.page is not None and spot.page.row >= 0:
             self._pages.touch(spot.page)
             return None
-        covered = spot.page is None and _is_covered(spot)
+        covered = spot.page is None and is_covered(spot)
         if covered or not self._make_room(self._pages):
             self._prune(spot)
             return None
@@ -210,15 +138,14 @@ class ParkedTexts:
         self._states.put(kept)
         return kept.row
 
-    def find(self, salt: str, tokens: Tokens, known: Known, reached: int) -> Found | None:
-        """The deepest point of a text beyond `reached` that parked bytes lead to.
+    def find(self, salt: str, tokens: Tokens, match: Match) -> Found | None:
+        """The deepest point of a text beyond the device's match that parked bytes lead to.
 
-        known: what the device has of the text, found with the same tokens. What lies in files only
-        is read; what turns out to be damaged is forgotten. Rows that are found stay as they are
-        until `let_go`.
+        match: what the device has of the same tokens. What lies in files only is read; what turns
+        out to be damaged is forgotten. Rows that are found stay as they are until `let_go`.
         """
         while True:
-            found = self._find(salt, tokens, known, reached)
+            found = self._find(salt, tokens, match)
             if found is None:
                 return None
             read = self._read((*found.pages, *_one(found.state)))
@@ -240,16 +167,18 @@ class ParkedTexts:
     def write_all(self, go_on: Callable[[], bool]) -> bool:
         """Put what lies in no file into files, used last first. False: not all of it.
 
-        Files of before give way to it, those unused longest first.
+        A state is followed by the pages that lead to it. Files of before give way, those unused
+        longest first.
         """
-        rows = (*reversed(self._states.used), *reversed(self._pages.used))
-        waiting = [kept for kept in rows if kept.file is None]
+        ways = [(kept, *pages_of(kept)) for kept in reversed(self._states.used)]
+        rows = (*(kept for way in ways for kept in way), *reversed(self._pages.used))
+        waiting = [kept for kept in dict.fromkeys(rows) if kept.file is None]
         before, top = set(self._files), self._next_rank + len(waiting)
         self._next_rank = top + 1
         made: list[ParkedFile] = []
         for kept in waiting:
             if kept.file is None:
-                if not go_on() or not self._to_file(_downwards(kept), top - len(made), before):
+                if not go_on() or not self._to_file(downwards(kept), top - len(made), before):
                     break
                 assert kept.file is not None
                 made.append(kept.file)
@@ -269,7 +198,7 @@ class ParkedTexts:
         for number, end in enumerate(ends):
             if number >= first:
                 spot = self._child(spot, tokens[end - (end - 1) % PAGE_TOKENS - 1 : end])
-                spot.page = _in_file(spot.page or Kept(spot), file, number - first)
+                spot.page = in_file(spot.page or Kept(spot), file, number - first)
             elif end % PAGE_TOKENS == 0:
                 spot = self._child(spot, tokens[end - PAGE_TOKENS : end])
         count = max(len(ends) - first, 0)
@@ -277,7 +206,7 @@ class ParkedTexts:
             above = self._above(salt, tokens, at)
             tail = tokens[above.depth : at]
             kept = above.states.get(tail) or Kept(above, tail)
-            above.states[tail] = _in_file(kept, file, count + number)
+            above.states[tail] = in_file(kept, file, count + number)
         self._prune(spot)
         self._next_rank = max(self._next_rank, file.rank + 1)
         self._files[file] = None
@@ -310,29 +239,29 @@ class ParkedTexts:
         assert self.file_bytes == sum(file.num_bytes for file in self._files)
         assert self.file_bytes <= max(self._limits.file_bytes, 0)
 
-    def _find(self, salt: str, tokens: Tokens, known: Known, reached: int) -> Found | None:
+    def _find(self, salt: str, tokens: Tokens, match: Match) -> Found | None:
         root = self._roots.get(salt)
         if root is None:
             return None
-        whole = 0 if known.whole is None else known.whole.depth
-        way = _walk(root, tokens, whole)
+        whole = match.num_whole
+        way = walk(root, tokens, whole)
         pages = [node.page for node in way if node.page is not None and node.depth > whole]
-        num_tokens = way[-1].depth if pages else known.num_tokens
+        num_tokens = way[-1].depth if pages else match.num_known
         if way[-1].depth >= whole:
-            child, common = _longest(way[-1], tokens[way[-1].depth :])
+            child, common = longest(way[-1], tokens[way[-1].depth :])
             if child is not None and child.page and way[-1].depth + common > num_tokens:
                 num_tokens = way[-1].depth + common
                 pages.append(child.page)
         state = None
         if self._stateful:
-            state = _deepest_state(way, tokens, num_tokens, reached)
+            state = deepest_state(way, tokens, num_tokens, match.num_tokens)
             if state is None:
                 return None
             num_tokens = state.end
-            if num_tokens <= known.num_tokens:
+            if num_tokens <= match.num_known:
                 pages = []
             pages = [page for page in pages if page.start < num_tokens]
-        if num_tokens <= reached:
+        if num_tokens <= match.num_tokens:
             return None
         at = None if state is None else (state, state.row)
         return Found(num_tokens, tuple((page, page.row) for page in pages), at)
@@ -357,15 +286,17 @@ class ParkedTexts:
             self._rows(kept).touch(kept)
         return places
 
-    def _make_room(self, rows: _Rows) -> bool:
+    def _make_room(self, rows: Rows) -> bool:
         """Whether a row is free, at need after the one unused longest was given up."""
-        if not rows.free and len(rows.used) > len(self._held):
-            self._leave_host(next(item for item in rows.used if item not in self._held))
+        if not rows.free:
+            oldest = next((item for item in rows.used if item not in self._held), None)
+            if oldest is not None:
+                self._leave_host(oldest)
         return bool(rows.free)
 
     def _leave_host(self, kept: Kept) -> None:
-        if kept.file is None and self._disk is not None:
-            self._to_file(_upwards(kept), self._next_rank)
+        if kept.file is None and self.writes_files:
+            self._to_file(upwards(kept), self._next_rank)
         self._rows(kept).give_up(kept)
         if kept.file is None:
             self._forget(kept)
@@ -388,7 +319,7 @@ class ParkedTexts:
             return False
         self._next_rank = max(self._next_rank, rank + 1)
         for place, kept in enumerate(items):
-            _in_file(kept, file, place)
+            in_file(kept, file, place)
         self._files[file] = None
         self.file_bytes += file.num_bytes
         return True
@@ -427,7 +358,7 @@ class ParkedTexts:
             kept.node.page = None
         self._prune(kept.node)
 
-    def _rows(self, kept: Kept) -> _Rows:
+    def _rows(self, kept: Kept) -> Rows:
         return self._states if kept.tail else self._pages
 
     def _root(self, salt: str) -> ParkedNode:
@@ -471,90 +402,6 @@ class ParkedTexts:
             else:
                 del at.parent.children[at.tokens]
             at = at.parent
-
-
-def _walk(root: ParkedNode, tokens: Tokens, whole: int) -> list[ParkedNode]:
-    """Places along a text, the root first, as long as the device or a parked page has them."""
-    way = [root]
-    while way[-1].depth + PAGE_TOKENS <= len(tokens):
-        node = way[-1]
-        child = node.children.get(tokens[node.depth : node.depth + PAGE_TOKENS])
-        if child is None or (child.depth > whole and child.page is None):
-            break
-        way.append(child)
-    return way
-
-
-def _longest(node: ParkedNode, rest: Tokens) -> tuple[ParkedNode | None, int]:
-    """The child with a page that shares the most tokens with `rest`, and how many."""
-    best: tuple[int, Tokens] = (0, ())
-    for child in node.children.values():
-        if child.page is not None:
-            best = max(best, (_common(child.tokens, rest), child.tokens))
-    return (node.children[best[1]], best[0]) if best[0] else (None, 0)
-
-
-def _common(first: Tokens, second: Tokens) -> int:
-    for count, (mine, theirs) in enumerate(zip(first, second, strict=False)):
-        if mine != theirs:
-            return count
-    return min(len(first), len(second))
-
-
-def _deepest_state(
-    way: Sequence[ParkedNode], tokens: Tokens, limit: int, reached: int
-) -> Kept | None:
-    for node in reversed(way):
-        for count in range(min(PAGE_TOKENS, limit - node.depth), 0, -1):
-            if node.depth + count <= reached:
-                return None
-            kept = node.states.get(tokens[node.depth : node.depth + count])
-            if kept is not None:
-                return kept
-    return None
-
-
-def _is_covered(spot: ParkedNode) -> bool:
-    """Whether another page holds the tokens of this one and more."""
-    if spot.parent is None or len(spot.tokens) == PAGE_TOKENS:
-        return False
-    others = spot.parent.children.values()
-    return any(
-        other is not spot and other.page and other.tokens[: len(spot.tokens)] == spot.tokens
-        for other in others
-    )
-
-
-def _upwards(kept: Kept) -> list[Kept]:
-    """It and the pages before it that lie in memory only, as they stand in the text."""
-    items = [kept]
-    node = kept.node.parent
-    while not kept.tail and node is not None and len(items) < FILE_PAGES:
-        if node.page is None or node.page.row < 0 or node.page.file is not None:
-            break
-        items.append(node.page)
-        node = node.parent
-    return items[::-1]
-
-
-def _downwards(kept: Kept) -> list[Kept]:
-    """It and pages after it that lie in memory only."""
-    items = [kept]
-    while not kept.tail and len(items) < FILE_PAGES:
-        children = items[-1].node.children.values()
-        pages = (child.page for child in children if child.page is not None)
-        page = next((item for item in pages if item.row >= 0 and item.file is None), None)
-        if page is None:
-            break
-        items.append(page)
-    return items
-
-
-def _in_file(kept: Kept, file: ParkedFile, place: int) -> Kept:
-    if kept.file is None:
-        kept.file, kept.place = file, place
-        file.kept.append(kept)
-    return kept
 
 
 def _one(item: T | None) -> tuple[T, ...]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator
@@ -68,7 +68,8 @@ class Match:
 
     node: last page shared whole, pinned. num_tokens: how much is reused; where that is more than
     node.depth the rest is copied from the page `partial`. checkpoint: slot of the state there, -1
-    where the model needs none. num_known: tokens whose keys and values are known, reused or not.
+    where the model needs none. num_known: tokens whose keys and values are known, reused or not,
+    num_whole of them in whole pages.
     """
 
     node: Node
@@ -76,20 +77,7 @@ class Match:
     partial: int = -1
     checkpoint: int = -1
     num_known: int = 0
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is cached of a text. tail: the page that holds the tokens after those of `whole`."""
-
-    whole: Node | None
-    tail: Node | None
-    num_tokens: int
-
-    def path(self) -> list[Node]:
-        """All pages, in order."""
-        found = [] if self.whole is None else self.whole.path()
-        return found if self.tail is None else [*found, self.tail]
+    num_whole: int = 0
 
 
 class Evictions(Protocol):
@@ -145,9 +133,7 @@ class RadixTree:
         if self._stateful:
             match = self._with_state(whole, tokens, limit) or Match(root, 0)
         self._pin(match.node)
-        return Match(
-            match.node, match.num_tokens, match.partial, match.checkpoint, whole.depth + common
-        )
+        return replace(match, num_known=whole.depth + common, num_whole=whole.depth)
 
     def release(self, node: Node) -> None:
         """Undo one pin of the way to `node`, which counts as used just now."""
@@ -243,37 +229,12 @@ class RadixTree:
         self.evict(len(self._idle))
         self.evictions = told
 
-    def oldest(self) -> Node | None:
-        """The leaf that would be evicted next."""
-        return next(iter(self._idle), None)
-
-    def lookup(self, salt: str, tokens: Sequence[int]) -> Known:
-        """The longest beginning of a text that is cached; nothing is pinned or counts as used."""
-        root = self._roots.get(salt)
-        if root is None:
-            return Known(None, None, 0)
-        whole = _whole_pages(root, tokens, len(tokens))
-        tail, common = _longest(whole, tokens[whole.depth :])
-        return Known(whole, tail, whole.depth + common)
-
     def pin(self, salt: str, tokens: Sequence[int]) -> Node:
         """Pin the way to the last whole page that is cached of a text, whatever the states."""
         root = self._root(salt)
         node = _whole_pages(root, tokens, len(tokens))
         self._pin(node)
         return node
-
-    def drop(self, salt: str, tokens: Sequence[int]) -> int:
-        """Free pages from the end of a text on, while nothing else uses them. Returns how many."""
-        known = self.lookup(salt, tokens)
-        node = known.whole if known.tail is None or known.tail.children else known.tail
-        freed = 0
-        while node is not None and node.parent is not None and not node.pins and not node.children:
-            above = node.parent
-            self._remove(node)
-            freed += 1
-            node = above
-        return freed
 
     def renumber(self, moves: Mapping[int, int]) -> None:
         """Pages have moved. moves: old id -> new id; those not named stayed."""

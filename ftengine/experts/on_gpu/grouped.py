@@ -115,7 +115,5 @@ class GroupedExperts:
 
 def check_kernels(bank: ExpertBank, dot: str) -> None:
     """Refuse a bank that a kernel is missing for. Raises: EngineError naming format or block."""
-    if not bank.gated:
-        raise builds.missing("experts without gates")
     builds.gate_up(bank.fmt_gate_up, bank.activation, bank.fmt_bias)
     builds.down_gemm(bank.fmt_down, dot, bank.fmt_bias)

@@ -6,8 +6,11 @@ model to model are run-time arguments; what is left here is formats, head sizes 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ftengine.errors import EngineError
 from ftengine.gpu.kernel_table import Build, Constant, KernelTable
+from ftengine.kernels.operands import RouteSpec
 from ftengine.kernels.triton.table import KERNELS
 from ftengine.quant.panel32 import panel_format
 
@@ -40,6 +43,8 @@ GEMM_ROWS = 64
 VOCAB_BLOCK = 2048
 CHUNK = 16
 ROW_BLOCK = 1024
+LATENT_HEADS = 16
+"""Heads that a program of latent attention takes: more would not fit in registers."""
 _CHANNELS = 64
 
 
@@ -79,13 +84,14 @@ def _check_activation(activation: str) -> None:
         raise missing(f"experts with the activation {activation} (built: {', '.join(ACTIVATIONS)})")
 
 
-def gate_up(fmt: str, activation: str = "silu", bias: str = "") -> Build:
-    """Gate and up of a few tokens. Raises: EngineError for what no kernel computes."""
+def gate_up(fmt: str, activation: str = "silu", bias: str = "", gated: bool = True) -> Build:
+    """Gate and up of a few tokens, or up alone. Raises: EngineError for what no kernel computes."""
     _check_activation(activation)
     return _build(
         "expert_ffn.gate_up",
         FORMAT=fmt,
         ACTIVATION=activation,
+        GATED=gated,
         BIAS=bias,
         BLOCK=words_of_block(fmt),
     )
@@ -144,7 +150,13 @@ def _gemm_sizes(fmt: str) -> dict[str, int]:
 
 
 def gate_up_gemm(
-    fmt: str, down: str, dot: str, activation: str = "silu", bias: str = "", item: str = "bf16"
+    fmt: str,
+    down: str,
+    dot: str,
+    activation: str = "silu",
+    bias: str = "",
+    item: str = "bf16",
+    gated: bool = True,
 ) -> Build:
     """Gate and up of many tokens. dot: product.py's names. Raises: as gate_up."""
     _check_activation(activation)
@@ -154,6 +166,7 @@ def gate_up_gemm(
         FORMAT=fmt,
         FORMAT_DOWN=down,
         ACTIVATION=activation,
+        GATED=gated,
         BIAS=bias,
         DOT=dot,
         **_gemm_sizes(fmt),
@@ -196,11 +209,17 @@ def rope_store(
     )
 
 
+def _odd(head_dim: int) -> str:
+    """Loads of heads whose addresses are no multiples of 16 are narrower: kernels of their own."""
+    return ".odd" if head_dim % 16 else ""
+
+
 def attention_split(kv: str, head_dim: int, per_key: int, dot: str) -> Build:
     """Decoding: a cut of 256 keys."""
     return _build(
-        f"attention.attention_split.{kv}",
-        num_stages=1,
+        f"attention.attention_split.{kv}{_odd(head_dim)}",
+        8 if _odd(head_dim) and head_dim > 64 else 4,
+        1,
         DIM=power_of_two(head_dim, 16),
         ROWS=power_of_two(per_key, 16),
         KV="q8_0" if kv == "q8_0" else "plain",
@@ -210,7 +229,9 @@ def attention_split(kv: str, head_dim: int, per_key: int, dot: str) -> Build:
 
 def attention_merge(head_dim: int, sinks: bool) -> Build:
     """Decoding: the cuts together."""
-    return _build("attention.attention_merge", DIM=power_of_two(head_dim, 16), SINKS=sinks)
+    return _build(
+        f"attention.attention_merge{_odd(head_dim)}", DIM=power_of_two(head_dim, 16), SINKS=sinks
+    )
 
 
 def attention_chunk(kv: str, head_dim: int, per_key: int, dot: str, sinks: bool) -> Build:
@@ -218,7 +239,7 @@ def attention_chunk(kv: str, head_dim: int, per_key: int, dot: str, sinks: bool)
     heads = power_of_two(per_key)
     dim = power_of_two(head_dim, 16)
     return _build(
-        f"attention.attention_chunk.{kv}",
+        f"attention.attention_chunk.{kv}{_odd(head_dim)}",
         4 if dim <= 64 else 8,
         1,
         DIM=dim,
@@ -231,15 +252,18 @@ def attention_chunk(kv: str, head_dim: int, per_key: int, dot: str, sinks: bool)
 
 
 def route(
-    score: str, num_experts: int, num_chosen: int, bias: bool = False, normalize: bool = True
+    spec: RouteSpec, num_experts: int, num_chosen: int, bias: bool = False, scaled: bool = False
 ) -> Build:
     """The router's choice."""
     return _build(
         "route.route",
         1 if num_experts <= 128 else 4,
-        SCORE=score,
+        SCORE="sparse" if spec.jitter else spec.score,
         BIAS=bias,
-        NORMALIZE=normalize,
+        SCALED=scaled,
+        NORMALIZE=spec.normalize,
+        GROUPS=power_of_two(spec.groups) if spec.grouped else 1,
+        GROUP_BY=spec.group_by if spec.grouped else "",
         EXPERTS=power_of_two(num_experts, 32),
         CHOSEN=power_of_two(num_chosen, 2),
     )
@@ -265,13 +289,38 @@ def add_rows(accumulate: bool, bias: bool) -> Build:
     return _build("rows.add_rows", ACCUMULATE=accumulate, BIAS=bias, BLOCK=ROW_BLOCK)
 
 
-def causal_conv(taps: int, bias: bool, silu: bool) -> Build:
+def gate_rows(kind: str, indexed: bool = False) -> Build:
+    """Rows times gates. kind: "plain", "sigmoid" or "silu"."""
+    return _build("rows.gate_rows", KIND=kind, INDEXED=indexed, BLOCK=ROW_BLOCK)
+
+
+def move_heads(width: int) -> Build:
+    """Heads in another length or order. width: of all of them, as they become."""
+    block = power_of_two(width, 128)
+    return _build(
+        "rows.move_heads", 4 if block <= 2048 else 8 if block <= 8192 else 16, BLOCK=block
+    )
+
+
+def squash_rows(kind: str) -> Build:
+    """A function of each number. kind: "sigmoid", "tanh", "clamp" or "fill"."""
+    return _build("rows.squash_rows", KIND=kind, BLOCK=ROW_BLOCK)
+
+
+def centre_rows(size: int) -> Build:
+    """Rows less their mean."""
+    block = power_of_two(size, 128)
+    return _build("norm.centre_rows", 4 if block <= 2048 else 8, BLOCK=block)
+
+
+def causal_conv(taps: int, bias: bool, silu: bool, gated: bool = False) -> Build:
     """Short convolution."""
     return _build(
         "recurrent.causal_conv",
         TAPS=taps,
         BIAS=bias,
         SILU=silu,
+        GATED=gated,
         TOKENS=16,
         BLOCK=_CHANNELS,
         KEPT=power_of_two(taps - 1),
@@ -280,7 +329,7 @@ def causal_conv(taps: int, bias: bool, silu: bool) -> Build:
 
 def delta_rule(key_dim: int) -> Build:
     """The delta rule, token after token."""
-    return _build("recurrent.delta_rule", KEYS=power_of_two(key_dim, 16), BLOCK=32)
+    return _build("delta.delta_rule", KEYS=power_of_two(key_dim, 16), BLOCK=32)
 
 
 def delta_chunk(key_dim: int) -> Build:
@@ -295,9 +344,132 @@ def delta_chunk(key_dim: int) -> Build:
     )
 
 
+def gated_norm(dim: int) -> Build:
+    """The norm of heads, times a gate."""
+    return _build("delta.gated_norm", 1, BLOCK=power_of_two(dim, 32))
+
+
 def mamba2_scan(state_dim: int) -> Build:
     """Mamba-2, token after token."""
     return _build("recurrent.mamba2_scan", STATES=power_of_two(state_dim, 16), BLOCK=16)
+
+
+def latent_store(item: str, rank: int, rope: int, half: int, interleaved: bool) -> Build:
+    """A latent and its key into a page. item: of the pool; half: pairs that turn."""
+    return _build(
+        f"latent.latent_store.{item}",
+        RANK=rank,
+        ROPE=rope,
+        HALF=half,
+        DIM=power_of_two(rank, 16),
+        TURN=power_of_two(rope, 16),
+        INTERLEAVED=interleaved,
+    )
+
+
+def head_product(item: str, num_in: int, num_out: int, num_tokens: int, dot: str) -> Build:
+    """A matrix for every head. item: of the matrices."""
+    return _build(
+        f"latent.head_product.{item}",
+        4 if num_tokens <= 16 else 8,
+        IN=num_in,
+        OUT=num_out,
+        TOKENS=16 if num_tokens <= 16 else 64,
+        BLOCK=min(power_of_two(num_out, 16), 64),
+        WIDE=min(power_of_two(num_in, 16), 32),
+        DOT=dot,
+    )
+
+
+@dataclass(frozen=True)
+class Look:
+    """Attention over latents. item: of the pool; half: pairs that turn; chosen: keys by slot."""
+
+    item: str
+    rank: int
+    rope: int
+    half: int
+    interleaved: bool
+    temper: bool
+    chosen: bool
+    dot: str
+
+    def build(self, function: str, num_warps: int) -> Build:
+        """Of latent_split or latent_chunk."""
+        return _build(
+            f"latent.{function}.{self.item}",
+            num_warps,
+            1,
+            RANK=self.rank,
+            ROPE=self.rope,
+            HALF=self.half,
+            DIM=power_of_two(self.rank, 16),
+            TURN=power_of_two(self.rope, 16),
+            ROWS=LATENT_HEADS,
+            INTERLEAVED=self.interleaved,
+            TEMPER=self.temper,
+            CHOSEN=self.chosen,
+            DOT=self.dot,
+        )
+
+
+def latent_split(look: Look) -> Build:
+    """Decoding: a cut of 256 latents."""
+    return look.build("latent_split", 4)
+
+
+def latent_chunk(look: Look) -> Build:
+    """A chunk of a prompt: it holds two sums of each number at once."""
+    return look.build("latent_chunk", 8)
+
+
+def index_store(item: str, size: int, half: int, interleaved: bool) -> Build:
+    """A key of an indexer into a page."""
+    return _build(
+        f"index_keys.index_store.{item}",
+        SIZE=size,
+        HALF=half,
+        DIM=power_of_two(size, 16),
+        INTERLEAVED=interleaved,
+    )
+
+
+def index_scores(item: str, heads: int, size: int, half: int, interleaved: bool, dot: str) -> Build:
+    """Scores of all keys."""
+    return _build(
+        f"index_keys.index_scores.{item}",
+        4 if heads <= 32 else 8,
+        1,
+        SIZE=size,
+        HALF=half,
+        DIM=power_of_two(size, 16),
+        HEADS=power_of_two(heads, 16),
+        KEYS=64,
+        INTERLEAVED=interleaved,
+        DOT=dot,
+    )
+
+
+def index_choose() -> Build:
+    """The best keys."""
+    return _build("index_keys.index_choose", 8, BLOCK=1024)
+
+
+def _shipped_latents() -> tuple[Build, ...]:
+    """DeepSeek, Kimi (128 + 64, values of 128), GLM (192 + 64, values of 256), their indexers."""
+    found = [latent_store("bf16", 512, 64, 32, True), attention_merge(512, False)]
+    for chosen in (False, True):
+        look = Look("bf16", 512, 64, 32, True, False, chosen, "bf16")
+        found += [latent_split(look), latent_chunk(look)]
+    for item, tokens in (("bf16", 1), ("bf16", 64), ("f32", 1), ("f32", 64)):
+        found += [
+            head_product(item, num_in, num_out, tokens, "bf16")
+            for num_in, num_out in ((128, 512), (512, 128), (192, 512), (512, 256))
+        ]
+    for heads, interleaved in ((32, True), (64, False)):
+        found += [index_store("bf16", 128, 32, interleaved)]
+        found += [index_scores("bf16", heads, 128, 32, interleaved, "bf16")]
+    return (*found, index_choose())
 
 
 def _shipped() -> tuple[Build, ...]:
@@ -306,19 +478,31 @@ def _shipped() -> tuple[Build, ...]:
         found += [gate_up(fmt), down(fmt), linear(fmt, False, False), linear(fmt, False, True)]
         found += [arrange(fmt, "bf16"), gate_up_gemm(fmt, fmt, "bf16"), down_gemm(fmt, "bf16")]
     found += [gate_up("mxfp4", "swiglu_clamp", "bf16"), down("mxfp4", "bf16")]
+    found += [gate_up("bf16", "relu2", gated=False)]
+    found += [gate_up_gemm("bf16", "bf16", "bf16", "relu2", gated=False)]
     for dim, per_key in ((64, 8), (128, 4), (128, 8), (256, 8)):
         found += [rope_store("bf16", dim, norm, norm) for norm in (False, True)]
         found += [attention_split("bf16", dim, per_key, "bf16"), attention_merge(dim, False)]
         found += [attention_chunk("bf16", dim, per_key, "bf16", False)]
     found += [rms_norm(size, residual) for size in (2048, 4096) for residual in (False, True)]
-    found += [route("softmax", experts, chosen) for experts, chosen in ((32, 4), (128, 8))]
-    found += [route("softmax", 256, 8), route("sigmoid", 256, 8, bias=True)]
+    softmax, sigmoid = (RouteSpec(score, True, 1.0) for score in ("softmax", "sigmoid"))
+    grouped = RouteSpec("sigmoid", True, 2.5, 1e-20, 8, 4)
+    found += [route(softmax, experts, chosen) for experts, chosen in ((32, 4), (128, 8), (256, 8))]
+    found += [route(spec, 256, 8, bias=True) for spec in (sigmoid, grouped)]
     found += [count_pairs(), *(group_pairs(experts) for experts in (32, 128, 256, 512))]
     found += [best_of_block(64), merge_blocks(128, 64)]
-    found += [causal_conv(4, False, True), causal_conv(4, True, True), causal_conv(3, False, False)]
+    found += [
+        causal_conv(4, False, True),
+        causal_conv(4, True, True),
+        causal_conv(3, False, False, True),
+    ]
     found += [embed_rows(fmt) for fmt in ("bf16", "f16", "q8_0")]
     found += [add_rows(accumulate, False) for accumulate in (False, True)]
-    found += [delta_rule(128), delta_chunk(128), mamba2_scan(128)]
+    found += [delta_rule(128), delta_chunk(128), gated_norm(128), mamba2_scan(128)]
+    found += [gate_rows(kind) for kind in ("plain", "sigmoid")]
+    found += [squash_rows(kind) for kind in ("sigmoid", "tanh", "fill")]
+    found += [rms_norm(1024, False), centre_rows(4096), move_heads(4096)]
+    found += _shipped_latents()
     return tuple(dict.fromkeys(found))
 
 

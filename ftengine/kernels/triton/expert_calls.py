@@ -193,7 +193,7 @@ def gate_up(
 ) -> KernelCall:
     """Shape: x [tokens, hidden]; rows int32 [tokens, k], slots or -1; inner [pairs, inter]."""
     return KernelCall(
-        builds.gate_up(bank.fmt_gate_up, bank.activation, bank.fmt_bias),
+        builds.gate_up(bank.fmt_gate_up, bank.activation, bank.fmt_bias, bank.gated),
         {
             "x": x,
             "rows": rows,
@@ -333,7 +333,13 @@ def gate_up_gemm(
     """Shape: x [tokens, hidden], arranged; inner [pairs, inter], in grouped order and arranged."""
     return KernelCall(
         builds.gate_up_gemm(
-            bank.fmt_gate_up, bank.fmt_down, dot, bank.activation, bank.fmt_bias, _item(x)
+            bank.fmt_gate_up,
+            bank.fmt_down,
+            dot,
+            bank.activation,
+            bank.fmt_bias,
+            _item(x),
+            bank.gated,
         ),
         {
             "x": x,

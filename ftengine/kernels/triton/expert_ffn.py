@@ -82,13 +82,14 @@ def gate_up(
     num_pairs: tl.tensor,
     FORMAT: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """inner = act(gate x) * (up x) of every pair that has a row.
+    """inner = act(gate x) * (up x) of every pair that has a row; act(up x) where none is GATED.
 
     Shape: x [tokens, hidden]; rows int32 [pairs], bank rows or < 0; inner [pairs, inter].
-    Grid: panels of 16 gate rows, pairs.
+    Grid: panels of 16 gate rows, or of 32 rows of up alone, pairs.
     """
     panel, pair = tl.program_id(0), tl.program_id(1)
     row = tl.load(rows + pair)
@@ -97,13 +98,16 @@ def gate_up(
     expert = bank + row.to(tl.int64) * row_bytes
     at = expert + offset + panel * panel_bytes(hidden, FORMAT)
     total = panel_dot(at, x + (pair // num_places) * hidden, hidden, FORMAT, BLOCK)
-    gate, up = halves(total)
-    index = panel * 16 + tl.arange(0, 16)
-    live = index < inter
-    gate += bias_at(expert + bias_offset, index, live, BIAS)
-    up += bias_at(expert + bias_offset, index + inter, live, BIAS)
-    value = activate(gate, up, alpha, limit, ACTIVATION)
-    tl.store(inner + pair * inter + index, value, mask=live)
+    if GATED:
+        gate, up = halves(total)
+        index = panel * 16 + tl.arange(0, 16)
+        gate += bias_at(expert + bias_offset, index, index < inter, BIAS)
+        up += bias_at(expert + bias_offset, index + inter, index < inter, BIAS)
+        value = activate(gate, up, alpha, limit, ACTIVATION)
+    else:
+        index = panel * 32 + tl.arange(0, 32)
+        value = activate(total, tl.full([32], 1.0, tl.float32), alpha, limit, ACTIVATION)
+    tl.store(inner + pair * inter + index, value, mask=index < inter)
 
 
 @triton.jit

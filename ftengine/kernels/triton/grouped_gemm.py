@@ -146,13 +146,15 @@ def gate_up_gemm(
     FORMAT: tl.constexpr,
     FORMAT_DOWN: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
     BIAS: tl.constexpr,
     DOT: tl.constexpr,
     ROWS: tl.constexpr,
     PANELS: tl.constexpr,
     WORDS: tl.constexpr,
 ) -> None:
-    """inner = act(gate x) * (up x) for rows of one expert, arranged for the down matrix.
+    """inner = act(gate x) * (up x) for rows of one expert, arranged for the down matrix; act(up x)
+    where experts are not GATED.
 
     Shape: x [tokens, hidden], arranged; pairs int32, pair numbers sorted by expert; tiles int32 [n,
     3]: bank row, first and number of pairs, 0 = nothing; inner [pairs, inter], row i of pairs[i].
@@ -173,7 +175,7 @@ def gate_up_gemm(
         live,
         expert + offset,
         first,
-        tl.cdiv(inter, 16),
+        tl.cdiv(inter, 16 if GATED else 32),
         hidden,
         FORMAT,
         DOT,
@@ -181,14 +183,20 @@ def gate_up_gemm(
         PANELS,
         WORDS,
     )
-    both = tl.permute(tl.reshape(total, (ROWS, PANELS, 2, 16)), (0, 1, 3, 2))
-    gate, up = tl.split(both)
-    gate, up = tl.reshape(gate, (ROWS, PANELS * 16)), tl.reshape(up, (ROWS, PANELS * 16))
-    column = first * 16 + tl.arange(0, PANELS * 16)
-    there = column < inter
-    gate += bias_at(expert + bias_offset, column, there, BIAS)[None, :]
-    up += bias_at(expert + bias_offset, column + inter, there, BIAS)[None, :]
-    value = activate(gate, up, alpha, limit, ACTIVATION)
+    if GATED:
+        both = tl.permute(tl.reshape(total, (ROWS, PANELS, 2, 16)), (0, 1, 3, 2))
+        gate, up = tl.split(both)
+        gate, up = tl.reshape(gate, (ROWS, PANELS * 16)), tl.reshape(up, (ROWS, PANELS * 16))
+        column = first * 16 + tl.arange(0, PANELS * 16)
+        there = column < inter
+        gate += bias_at(expert + bias_offset, column, there, BIAS)[None, :]
+        up += bias_at(expert + bias_offset, column + inter, there, BIAS)[None, :]
+        value = activate(gate, up, alpha, limit, ACTIVATION)
+    else:
+        column = first * 32 + tl.arange(0, PANELS * 32)
+        there = column < inter
+        ones = tl.full([ROWS, PANELS * 32], 1.0, tl.float32)
+        value = activate(total, ones, alpha, limit, ACTIVATION)
     at = index.to(tl.int64)[:, None] * inter + arranged(column, inter, FORMAT_DOWN)[None, :]
     tl.store(inner + at, value.to(inner.dtype.element_ty), mask=live[:, None] & there[None, :])
 

@@ -52,18 +52,40 @@ def rms_norm(
     out: torch.Tensor,
     residual: torch.Tensor | None = None,
     add_one: bool = False,
+    groups: int = 1,
 ) -> KernelCall:
-    """Shape: x, out, residual [rows, size]."""
+    """Shape: x, out [rows, width], rows apart as their strides say; residual the same, contiguous;
+    weight [width], which has `groups` parts.
+    """
+    size = x.shape[1] // groups
     return KernelCall(
-        builds.rms_norm(x.shape[-1], residual is not None, add_one),
+        builds.rms_norm(size, residual is not None, add_one),
         {
             "x": x,
             "weight": weight,
             "residual": residual,
             "out": out,
-            "size": x.shape[-1],
+            "x_stride": x.stride(0),
+            "out_stride": out.stride(0),
+            "size": size,
+            "groups": groups,
             "eps": eps,
-            "num_rows": x.numel() // x.shape[-1],
+            "num_rows": x.shape[0],
+        },
+    )
+
+
+def centre_rows(x: torch.Tensor, out: torch.Tensor) -> KernelCall:
+    """Shape: x, out [rows, size], rows apart as their strides say."""
+    return KernelCall(
+        builds.centre_rows(x.shape[1]),
+        {
+            "x": x,
+            "out": out,
+            "x_stride": x.stride(0),
+            "out_stride": out.stride(0),
+            "size": x.shape[1],
+            "num_rows": x.shape[0],
         },
     )
 
@@ -75,7 +97,7 @@ def linear(
     bias: torch.Tensor | None = None,
     accumulate: bool = False,
 ) -> KernelCall:
-    """A few tokens. Shape: x [tokens, cols]; out [tokens, rows]."""
+    """A few tokens. Shape: x [tokens, cols]; out [tokens, rows]; rows apart as strides say."""
     return KernelCall(
         builds.linear(weight.fmt, bias is not None, accumulate),
         {
@@ -83,6 +105,8 @@ def linear(
             "matrix": weight.data,
             "bias": bias,
             "out": out,
+            "x_stride": x.stride(0),
+            "out_stride": out.stride(0),
             "rows": weight.rows,
             "cols": weight.cols,
             "num_tokens": x.shape[0],
@@ -269,19 +293,28 @@ def route(
     expert_ids: torch.Tensor,
     weights: torch.Tensor,
     bias: torch.Tensor | None = None,
+    expert_scale: torch.Tensor | None = None,
 ) -> KernelCall:
-    """Shape: logits [tokens, experts]; expert_ids int32, weights float32 [tokens, k], written."""
-    num_experts, chosen = logits.shape[1], expert_ids.shape[1]
+    """Shape: logits [tokens, experts]; expert_ids int32, weights float32 [tokens, k], written; bias
+    and expert_scale [experts].
+    """
     return KernelCall(
-        builds.route(spec.score, num_experts, chosen, bias is not None, spec.normalize),
+        builds.route(
+            spec, logits.shape[1], expert_ids.shape[1], bias is not None, expert_scale is not None
+        ),
         {
             "logits": logits,
             "bias": bias,
+            "expert_scale": expert_scale,
             "expert_ids": expert_ids,
             "weights": weights,
-            "num_experts": num_experts,
-            "num_chosen": chosen,
+            "num_experts": logits.shape[1],
+            "num_chosen": expert_ids.shape[1],
             "scale": spec.scale,
+            "epsilon": spec.epsilon,
+            "jitter": spec.jitter,
+            "groups": spec.groups,
+            "kept_groups": spec.kept_groups,
             "num_tokens": logits.shape[0],
         },
     )

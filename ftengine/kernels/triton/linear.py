@@ -14,6 +14,8 @@ def linear(
     matrix: tl.tensor,
     bias: tl.tensor,
     out: tl.tensor,
+    x_stride: tl.tensor,
+    out_stride: tl.tensor,
     rows: tl.tensor,
     cols: tl.tensor,
     num_tokens: tl.tensor,
@@ -24,16 +26,17 @@ def linear(
 ) -> None:
     """out (+)= x matrix^T + bias.
 
-    Shape: x [tokens, cols]; out [tokens, rows]; bias float32 [rows]. Grid: panels, tokens.
+    Shape: x [tokens, cols], out [tokens, rows], strides in numbers; bias float32 [rows]. Grid:
+    panels, tokens.
     """
-    panel, token = tl.program_id(0), tl.program_id(1)
+    panel, token = tl.program_id(0), tl.program_id(1).to(tl.int64)
     at = matrix + panel.to(tl.int64) * panel_bytes(cols, FORMAT)
-    total = panel_dot(at, x + token.to(tl.int64) * cols, cols, FORMAT, BLOCK)
+    total = panel_dot(at, x + token * x_stride, cols, FORMAT, BLOCK)
     row = panel * 32 + tl.arange(0, 32)
     live = row < rows
     if BIAS:
         total += tl.load(bias + row, mask=live, other=0.0)
-    place = out + token.to(tl.int64) * rows + row
+    place = out + token * out_stride + row
     if ACCUMULATE:
         total += tl.load(place, mask=live, other=0.0)
     tl.store(place, total, mask=live)

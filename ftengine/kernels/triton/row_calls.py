@@ -1,4 +1,4 @@
-"""Launches of rows.py: the embedding, and copies and sums of strided rows."""
+"""Launches of rows.py: the embedding; copies, sums and gates of strided rows."""
 
 from __future__ import annotations
 
@@ -44,5 +44,70 @@ def add_rows(
             "width": source.shape[1],
             "factor": factor,
             "num_rows": source.shape[0],
+        },
+    )
+
+
+def gate_rows(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    out: torch.Tensor,
+    kind: str,
+    index: torch.Tensor | None = None,
+) -> KernelCall:
+    """out = x * kind(gate). Shape: x, out [rows, width]; gate [rows or 1, part of width], or any
+    rows with an index, int32 [rows].
+    """
+    return KernelCall(
+        builds.gate_rows(kind, index is not None),
+        {
+            "x": x,
+            "gate": gate,
+            "index": index,
+            "out": out,
+            "x_stride": x.stride(0),
+            "gate_stride": 0 if gate.shape[0] == 1 else gate.stride(0),
+            "out_stride": out.stride(0),
+            "width": x.shape[1],
+            "part": gate.shape[1],
+            "num_rows": x.shape[0],
+        },
+    )
+
+
+def move_heads(
+    x: torch.Tensor, out: torch.Tensor, heads: int, from_dim: int, to_dim: int, turns: int
+) -> KernelCall:
+    """Shape: x [rows, heads * from_dim]; out [rows, heads * to_dim]; may begin at one address."""
+    return KernelCall(
+        builds.move_heads(heads * to_dim),
+        {
+            "x": x,
+            "out": out,
+            "x_stride": x.stride(0),
+            "out_stride": out.stride(0),
+            "heads": heads,
+            "from_dim": from_dim,
+            "to_dim": to_dim,
+            "turns": turns,
+            "num_rows": x.shape[0],
+        },
+    )
+
+
+def squash_rows(
+    x: torch.Tensor | None, out: torch.Tensor, kind: str, limit: float = 1.0
+) -> KernelCall:
+    """out = kind(x). Shape: x (None for "fill"), out [rows, width]."""
+    return KernelCall(
+        builds.squash_rows(kind),
+        {
+            "x": x,
+            "out": out,
+            "x_stride": 0 if x is None else x.stride(0),
+            "out_stride": out.stride(0),
+            "width": out.shape[1],
+            "limit": limit,
+            "num_rows": out.shape[0],
         },
     )

@@ -1,6 +1,6 @@
-"""Rows by number and rows side by side: the embedding, and copies and sums of strided rows.
+"""Rows by number and rows side by side: the embedding; copies, sums, gates of strided rows.
 
-The embedding's table keeps the checkpoint's own blocks (not panels). Reference: linear.py.
+The embedding's table keeps the checkpoint's own blocks (not panels). Reference: linear.py, rows.py.
 """
 
 from __future__ import annotations
@@ -101,3 +101,109 @@ def add_rows(
     if ACCUMULATE:
         value += tl.load(place, mask=live, other=0.0)
     tl.store(place, value, mask=live)
+
+
+@triton.jit
+def sigmoid(x: tl.tensor) -> tl.tensor:
+    """1 / (1 + e^-x)."""
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def gate_rows(
+    x: tl.tensor,
+    gate: tl.tensor,
+    index: tl.tensor,
+    out: tl.tensor,
+    x_stride: tl.tensor,
+    gate_stride: tl.tensor,
+    out_stride: tl.tensor,
+    width: tl.tensor,
+    part: tl.tensor,
+    num_rows: tl.tensor,
+    KIND: tl.constexpr,
+    INDEXED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """out = x * KIND(gate). KIND: plain, sigmoid or silu; x may be out.
+
+    Shape: x, out [num_rows, width]; gate [num_rows, part], once for each `part` of a row; INDEXED:
+    row index[i] of it for row i; strides in numbers. Grid: rows, blocks.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = column < width
+    gates = row
+    if INDEXED:
+        gates = tl.load(index + row).to(tl.int64)
+    factor = tl.load(gate + gates * gate_stride + column % part, mask=live, other=0.0)
+    if KIND == "sigmoid":
+        factor = sigmoid(factor)
+    elif KIND == "silu":
+        factor = factor * sigmoid(factor)
+    value = tl.load(x + row * x_stride + column, mask=live, other=0.0)
+    tl.store(out + row * out_stride + column, value * factor, mask=live)
+
+
+@triton.jit
+def move_heads(
+    x: tl.tensor,
+    out: tl.tensor,
+    x_stride: tl.tensor,
+    out_stride: tl.tensor,
+    heads: tl.tensor,
+    from_dim: tl.tensor,
+    to_dim: tl.tensor,
+    turns: tl.tensor,
+    num_rows: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Heads made longer by zeros, or shorter; heads of `turns` groups come in turns.
+
+    Shape: x [num_rows, heads * from_dim], out [num_rows, heads * to_dim], strides in numbers; both
+    may begin at one address; BLOCK >= heads * to_dim. Grid: rows.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    live = at < heads * to_dim
+    head, element = at // to_dim, at % to_dim
+    source = head % turns * (heads // turns) + head // turns
+    there = live & (element < from_dim)
+    value = tl.load(x + row * x_stride + source * from_dim + element, mask=there, other=0.0)
+    # all must be read before any is overwritten
+    tl.debug_barrier()
+    tl.store(out + row * out_stride + at, value, mask=live)
+
+
+@triton.jit
+def squash_rows(
+    x: tl.tensor,
+    out: tl.tensor,
+    x_stride: tl.tensor,
+    out_stride: tl.tensor,
+    width: tl.tensor,
+    limit: tl.tensor,
+    num_rows: tl.tensor,
+    KIND: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """out = KIND(x): sigmoid; tanh, limit * tanh(x / limit); clamp, to -limit .. limit; fill, the
+    limit itself.
+
+    Shape: x (not read by fill), out [num_rows, width]; strides in numbers. Grid: rows, blocks.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    live = column < width
+    value = tl.full([BLOCK], 1.0, tl.float32)
+    if KIND != "fill":
+        value = tl.load(x + row * x_stride + column, mask=live, other=0.0)
+    if KIND == "sigmoid":
+        value = sigmoid(value)
+    elif KIND == "tanh":
+        value = limit * (2.0 * sigmoid(2.0 * value / limit) - 1.0)
+    elif KIND == "clamp":
+        value = tl.minimum(tl.maximum(value, -limit), limit)
+    else:
+        value = value * limit
+    tl.store(out + row * out_stride + column, value, mask=live)

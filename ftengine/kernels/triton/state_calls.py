@@ -1,125 +1,162 @@
-"""Launches of layers with state, for all sequences of a step at once.
+"""Launches of layers with state, for all spans of a step. Shapes: kernels/state_operands.py.
 
-`states` is the part of one layer in the state pool, seen from slot 0; slot_stride numbers further
-lies the same part of the next slot. slots names each sequence's.
+`mixed` is what the convolution gives, contiguous.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from ftengine.gpu.kernel_table import Build
+from ftengine.kernels.state_operands import DeltaWeights, Mamba2Weights, SpanIndex, StateRows
 from ftengine.kernels.triton import builds
 from ftengine.kernels.triton.calls import KernelCall, Value
 
 
-@dataclass(frozen=True)
-class StateRows:
-    """Shape: query_start, int32 [sequences + 1]; slots int64, context_len int32 [sequences]."""
-
-    states: torch.Tensor
-    slot_stride: int
-    slots: torch.Tensor
-    query_start: torch.Tensor
-    context_len: torch.Tensor
-
-    def values(self) -> dict[str, Value]:
-        """The arguments that all of them take."""
-        return {
-            "states": self.states,
-            "slot_stride": self.slot_stride,
-            "slots": self.slots,
-            "query_start": self.query_start,
-            "num_sequences": self.slots.numel(),
-        }
+def _of_spans(states: StateRows, part: int, spans: SpanIndex) -> dict[str, Value]:
+    """The arguments that all of them take."""
+    return {
+        "states": states.parts[part],
+        "slot_stride": states.slot_stride,
+        "starts": spans.start,
+        "slots": spans.slot,
+        "keeps": spans.keep,
+        "num_spans": spans.count,
+    }
 
 
 def causal_conv(
     x: torch.Tensor,
-    rows: StateRows,
+    states: StateRows,
+    spans: SpanIndex,
     weight: torch.Tensor,
     out: torch.Tensor,
     bias: torch.Tensor | None = None,
     silu: bool = False,
+    gated: bool = False,
 ) -> KernelCall:
-    """Shape: x [tokens, channels], rows x.stride(0) apart; weight [taps, channels]; out [tokens,
-    channels].
+    """Shape: x [tokens, channels or more], with gated B | C | x; weight [taps, channels]; out
+    [tokens, channels]; rows of both as far apart as their strides say.
     """
     return KernelCall(
-        builds.causal_conv(weight.shape[0], bias is not None, silu),
+        builds.causal_conv(weight.shape[0], bias is not None, silu, gated),
         {
-            **rows.values(),
+            **_of_spans(states, 0, spans),
             "x": x,
             "weight": weight,
             "bias": bias,
             "out": out,
             "x_stride": x.stride(0),
-            "channels": x.shape[1],
+            "out_stride": out.stride(0),
+            "channels": weight.shape[1],
         },
     )
 
 
-@dataclass(frozen=True)
-class DeltaInputs:
-    """Shape: q, k [tokens, key_heads, key_dim]; v [tokens, heads, value_dim]; decay, beta [tokens,
-    heads].
-    """
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    decay: torch.Tensor
-    beta: torch.Tensor
-
-    def values(self) -> dict[str, Value]:
-        """The arguments of both kernels."""
-        return {
-            "q": self.q,
-            "k": self.k,
-            "v": self.v,
-            "decay": self.decay,
-            "beta": self.beta,
-            "key_heads": self.k.shape[1],
-            "heads": self.v.shape[1],
-            "key_dim": self.k.shape[2],
-            "value_dim": self.v.shape[2],
-        }
+def delta_rule(
+    mixed: torch.Tensor,
+    wide: torch.Tensor,
+    weights: DeltaWeights,
+    states: StateRows,
+    spans: SpanIndex,
+    out: torch.Tensor,
+) -> KernelCall:
+    """Token after token: decoding. Shape: out [tokens, all value heads], contiguous."""
+    build = builds.delta_rule(weights.key_dim)
+    return _delta(build, mixed, wide, weights, states, spans, out)
 
 
-def delta_rule(inputs: DeltaInputs, rows: StateRows, out: torch.Tensor) -> KernelCall:
-    """Token after token: decoding and short runs. Shape: out as v."""
-    build = builds.delta_rule(inputs.k.shape[2])
-    return KernelCall(build, {**rows.values(), **inputs.values(), "out": out})
+def delta_chunk(
+    mixed: torch.Tensor,
+    wide: torch.Tensor,
+    weights: DeltaWeights,
+    states: StateRows,
+    spans: SpanIndex,
+    out: torch.Tensor,
+) -> KernelCall:
+    """Chunk after chunk: prompts. Shape: as delta_rule."""
+    build = builds.delta_chunk(weights.key_dim)
+    return _delta(build, mixed, wide, weights, states, spans, out)
 
 
-def delta_chunk(inputs: DeltaInputs, rows: StateRows, out: torch.Tensor) -> KernelCall:
-    """Chunk after chunk: long prompts. Shape: out as v."""
-    values = {**rows.values(), **inputs.values(), "context_len": rows.context_len, "out": out}
-    return KernelCall(builds.delta_chunk(inputs.k.shape[2]), values)
+def _delta(
+    build: Build,
+    mixed: torch.Tensor,
+    wide: torch.Tensor,
+    weights: DeltaWeights,
+    states: StateRows,
+    spans: SpanIndex,
+    out: torch.Tensor,
+) -> KernelCall:
+    return KernelCall(
+        build,
+        {
+            **_of_spans(states, 1, spans),
+            "mixed": mixed,
+            "gates": wide[:, weights.mixed_width + weights.value_width :],
+            "decay_rate": weights.decay_rate,
+            "dt_bias": weights.dt_bias,
+            "q_weight": weights.q_weight,
+            "k_weight": weights.k_weight,
+            "out": out,
+            "positions": spans.position,
+            "gates_stride": wide.stride(0),
+            "key_heads": weights.key_heads,
+            "heads": weights.value_heads,
+            "key_dim": weights.key_dim,
+            "value_dim": weights.value_dim,
+            "eps": weights.qk_eps,
+        },
+    )
+
+
+def gated_norm(
+    found: torch.Tensor, wide: torch.Tensor, weights: DeltaWeights, out: torch.Tensor
+) -> KernelCall:
+    """Shape: found [tokens, all value heads], contiguous; out the same, rows apart."""
+    return KernelCall(
+        builds.gated_norm(weights.value_dim),
+        {
+            "found": found,
+            "gate": wide[:, weights.mixed_width :],
+            "weight": weights.norm_weight,
+            "out": out,
+            "gate_stride": wide.stride(0),
+            "out_stride": out.stride(0),
+            "heads": weights.value_heads,
+            "dim": weights.value_dim,
+            "eps": weights.norm_eps,
+            "num_tokens": found.shape[0],
+        },
+    )
 
 
 def mamba2_scan(
-    x: torch.Tensor,
-    b: torch.Tensor,
-    c: torch.Tensor,
-    decay: torch.Tensor,
-    rows: StateRows,
+    mixed: torch.Tensor,
+    wide: torch.Tensor,
+    weights: Mamba2Weights,
+    states: StateRows,
+    spans: SpanIndex,
     out: torch.Tensor,
 ) -> KernelCall:
-    """Shape: x, out [tokens, heads, head_dim]; b, c [tokens, groups, state_dim]; decay [tokens,
-    heads].
-    """
-    values: dict[str, Value] = {
-        **rows.values(),
-        "x": x,
-        "b": b,
-        "c": c,
-        "decay": decay,
-        "out": out,
-        "groups": b.shape[1],
-        "heads": x.shape[1],
-        "head_dim": x.shape[2],
-        "state_dim": b.shape[2],
-    }
-    return KernelCall(builds.mamba2_scan(b.shape[2]), values)
+    """Shape: out [tokens, all heads], rows apart."""
+    return KernelCall(
+        builds.mamba2_scan(weights.state_dim),
+        {
+            **_of_spans(states, 1, spans),
+            "mixed": mixed,
+            "wide": wide,
+            "decay_rate": weights.decay_rate,
+            "dt_bias": weights.dt_bias,
+            "skip": weights.skip,
+            "out": out,
+            "wide_stride": wide.stride(0),
+            "out_stride": out.stride(0),
+            "groups": weights.groups,
+            "heads": weights.heads,
+            "head_dim": weights.head_dim,
+            "state_dim": weights.state_dim,
+            "dt_least": weights.dt_limit[0],
+            "dt_most": weights.dt_limit[1],
+        },
+    )

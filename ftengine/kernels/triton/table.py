@@ -34,7 +34,12 @@ def _row(file: str, function: str, arguments: str, constants: str, grid: Grid) -
 
 _BANK = "row_bytes:i32:16 offset:i32:16 bias_offset:i32:16"
 _KV = "keys:{kv} values:{kv} key_scales:*fp16 value_scales:*fp16"
-_STATES = "query_start:*i32 slots:*i64 slot_stride:i64:16"
+_SPANS = "starts:*i32 slots:*i64 keeps:*i64"
+_DELTA = (
+    "mixed:*fp32 gates:*fp32:any decay_rate:*fp64 dt_bias:*fp64 q_weight:*fp32 k_weight:*fp32 "
+    f"states:*fp32 out:*fp32 {_SPANS} positions:*i32 slot_stride:i64:16 gates_stride:i32 "
+    "key_heads:i32 heads:i32 key_dim:i32 value_dim:i32 eps:fp32 num_spans:i32"
+)
 
 _EXPERTS = (
     _row(
@@ -42,8 +47,8 @@ _EXPERTS = (
         "gate_up",
         "x:*fp32 rows:*i32 bank:*u8 inner:*fp32 num_places:i32 hidden:i32:16 inter:i32 "
         f"{_BANK} alpha:fp32 limit:fp32 num_pairs:i32",
-        "FORMAT ACTIVATION BIAS BLOCK",
-        lambda n: (_cdiv(n["inter"], 16), n["num_pairs"], 1),
+        "FORMAT ACTIVATION GATED BIAS BLOCK",
+        lambda n: (_cdiv(n["inter"], 16 if n["GATED"] else 32), n["num_pairs"], 1),
     ),
     _row(
         "expert_ffn",
@@ -81,9 +86,10 @@ _EXPERTS = (
     _row(
         "route",
         "route",
-        "logits:*fp32 bias:*fp32 expert_ids:*i32 weights:*fp32 num_experts:i32 num_chosen:i32 "
-        "scale:fp32 num_tokens:i32",
-        "SCORE BIAS NORMALIZE EXPERTS CHOSEN",
+        "logits:*fp32 bias:*fp32 expert_scale:*fp32 expert_ids:*i32 weights:*fp32 num_experts:i32 "
+        "num_chosen:i32 scale:fp32 epsilon:fp32 jitter:fp32 groups:i32 kept_groups:i32 "
+        "num_tokens:i32",
+        "SCORE BIAS SCALED NORMALIZE GROUPS GROUP_BY EXPERTS CHOSEN",
         lambda n: (n["num_tokens"], 1, 1),
     ),
     _row(
@@ -118,8 +124,12 @@ def _gemms(x: str, suffix: str) -> tuple[Kernel, ...]:
             "gate_up_gemm",
             f"x:{x} tiles:*i32 pairs:*i32 bank:*u8 inner:{x} num_places:i32 hidden:i32:16 "
             f"inter:i32 {_BANK} alpha:fp32 limit:fp32 num_tiles:i32",
-            "FORMAT FORMAT_DOWN ACTIVATION BIAS DOT ROWS PANELS WORDS",
-            lambda n: (_cdiv(n["inter"], 16 * n["PANELS"]), n["num_tiles"], 1),
+            "FORMAT FORMAT_DOWN ACTIVATION GATED BIAS DOT ROWS PANELS WORDS",
+            lambda n: (
+                _cdiv(n["inter"], (16 if n["GATED"] else 32) * n["PANELS"]),
+                n["num_tiles"],
+                1,
+            ),
         ),
         _row(
             "grouped_gemm",
@@ -133,7 +143,7 @@ def _gemms(x: str, suffix: str) -> tuple[Kernel, ...]:
     return tuple(_renamed(row, f"{row.name}.{suffix}") for row in rows)
 
 
-def _attention(kv: str, suffix: str) -> tuple[Kernel, ...]:
+def _attention(kv: str, suffix: str, head_dim: str = "head_dim:i32:16") -> tuple[Kernel, ...]:
     pools = _KV.format(kv=kv)
     rows = (
         _row(
@@ -149,7 +159,7 @@ def _attention(kv: str, suffix: str) -> tuple[Kernel, ...]:
             "attention",
             "attention_split",
             f"qkv:*fp32 {pools} context_len:*i32 page_table:*i32 part_sums:*fp32 parts:*fp32 "
-            "qkv_stride:i32 table_stride:i32 heads:i32 kv_heads:i32 head_dim:i32:16 scale:fp32 "
+            f"qkv_stride:i32 table_stride:i32 heads:i32 kv_heads:i32 {head_dim} scale:fp32 "
             "window:i32 num_splits:i32 num_sequences:i32",
             "DIM ROWS KV DOT",
             lambda n: (n["num_splits"], n["num_sequences"], n["kv_heads"]),
@@ -158,7 +168,7 @@ def _attention(kv: str, suffix: str) -> tuple[Kernel, ...]:
             "attention",
             "attention_chunk",
             f"qkv:*fp32 {pools} query_start:*i32 context_len:*i32 page_table:*i32 sinks:*fp32 "
-            "out:*fp32 qkv_stride:i32 table_stride:i32 heads:i32 kv_heads:i32 head_dim:i32:16 "
+            f"out:*fp32 qkv_stride:i32 table_stride:i32 heads:i32 kv_heads:i32 {head_dim} "
             "scale:fp32 window:i32 num_tiles:i32 num_sequences:i32",
             "DIM ROWS HEADS KV DOT SINKS",
             lambda n: (n["num_tiles"], n["num_sequences"], n["kv_heads"]),
@@ -171,29 +181,48 @@ def _renamed(row: Kernel, name: str) -> Kernel:
     return Kernel(name, row.module, row.function, row.arguments, row.constants, row.grid)
 
 
+def _odd(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+    """Those that rely on heads of a multiple of 16 numbers, for other heads."""
+    return tuple(row for row in rows if row.function != "rope_store")
+
+
+def _merge(head_dim: str) -> Kernel:
+    return _row(
+        "attention",
+        "attention_merge",
+        "part_sums:*fp32 parts:*fp32 context_len:*i32:any sinks:*fp32 out:*fp32 num_splits:i32 "
+        f"heads:i32 {head_dim} window:i32 num_sequences:i32",
+        "DIM SINKS",
+        lambda n: (n["num_sequences"], n["heads"], 1),
+    )
+
+
 _LAYERS = (
     _row(
         "norm",
         "rms_norm",
-        "x:*fp32 weight:*fp32 residual:*fp32 out:*fp32 size:i32 eps:fp32 num_rows:i32",
+        "x:*fp32:any weight:*fp32 residual:*fp32 out:*fp32:any x_stride:i64 out_stride:i64 "
+        "size:i32 groups:i32 eps:fp32 num_rows:i32",
         "RESIDUAL ADD_ONE BLOCK",
+        lambda n: (n["num_rows"], n["groups"], 1),
+    ),
+    _row(
+        "norm",
+        "centre_rows",
+        "x:*fp32:any out:*fp32:any x_stride:i64 out_stride:i64 size:i32 num_rows:i32",
+        "BLOCK",
         lambda n: (n["num_rows"], 1, 1),
     ),
     _row(
         "linear",
         "linear",
-        "x:*fp32 matrix:*u8 bias:*fp32 out:*fp32 rows:i32 cols:i32 num_tokens:i32",
+        "x:*fp32:any matrix:*u8 bias:*fp32 out:*fp32:any x_stride:i64 out_stride:i64 rows:i32 "
+        "cols:i32 num_tokens:i32",
         "FORMAT BIAS ACCUMULATE BLOCK",
         lambda n: (_cdiv(n["rows"], 32), n["num_tokens"], 1),
     ),
-    _row(
-        "attention",
-        "attention_merge",
-        "part_sums:*fp32 parts:*fp32 context_len:*i32 sinks:*fp32 out:*fp32 num_splits:i32 "
-        "heads:i32 head_dim:i32:16 window:i32 num_sequences:i32",
-        "DIM SINKS",
-        lambda n: (n["num_sequences"], n["heads"], 1),
-    ),
+    _merge("head_dim:i32:16"),
+    _renamed(_merge("head_dim:i32"), "attention.attention_merge.odd"),
     _row(
         "top_k",
         "best_of_block",
@@ -224,43 +253,147 @@ _LAYERS = (
         "ACCUMULATE BIAS BLOCK",
         lambda n: (n["num_rows"], _cdiv(n["width"], n["BLOCK"]), 1),
     ),
+    _row(
+        "rows",
+        "gate_rows",
+        "x:*fp32:any gate:*fp32:any index:*i32 out:*fp32:any x_stride:i64 gate_stride:i64 "
+        "out_stride:i64 width:i32 part:i32 num_rows:i32",
+        "KIND INDEXED BLOCK",
+        lambda n: (n["num_rows"], _cdiv(n["width"], n["BLOCK"]), 1),
+    ),
+    _row(
+        "rows",
+        "move_heads",
+        "x:*fp32:any out:*fp32:any x_stride:i64 out_stride:i64 heads:i32 from_dim:i32 to_dim:i32 "
+        "turns:i32 num_rows:i32",
+        "BLOCK",
+        lambda n: (n["num_rows"], 1, 1),
+    ),
+    _row(
+        "rows",
+        "squash_rows",
+        "x:*fp32:any out:*fp32:any x_stride:i64 out_stride:i64 width:i32 limit:fp32 num_rows:i32",
+        "KIND BLOCK",
+        lambda n: (n["num_rows"], _cdiv(n["width"], n["BLOCK"]), 1),
+    ),
 )
 
 _STATEFUL = (
     _row(
         "recurrent",
         "causal_conv",
-        "x:*fp32 states:*fp32 weight:*fp32 bias:*fp32 out:*fp32 "
-        f"{_STATES.replace('slot_stride', 'x_stride:i32 slot_stride')} channels:i32 "
-        "num_sequences:i32",
-        "TAPS BIAS SILU TOKENS BLOCK KEPT",
-        lambda n: (_cdiv(n["channels"], n["BLOCK"]), n["num_sequences"], 1),
-    ),
-    _row(
-        "recurrent",
-        "delta_rule",
-        f"q:*fp32 k:*fp32 v:*fp32 decay:*fp32 beta:*fp32 states:*fp32 out:*fp32 {_STATES} "
-        "key_heads:i32 heads:i32 key_dim:i32 value_dim:i32 num_sequences:i32",
-        "KEYS BLOCK",
-        lambda n: (_cdiv(n["value_dim"], n["BLOCK"]), n["heads"], n["num_sequences"]),
-    ),
-    _row(
-        "delta_chunk",
-        "delta_chunk",
-        "q:*fp32 k:*fp32 v:*fp32 decay:*fp32 beta:*fp32 states:*fp32 out:*fp32 query_start:*i32 "
-        "context_len:*i32 slots:*i64 slot_stride:i64:16 key_heads:i32 heads:i32 key_dim:i32 "
-        "value_dim:i32 num_sequences:i32",
-        "KEYS BLOCK CHUNK",
-        lambda n: (_cdiv(n["value_dim"], n["BLOCK"]), n["heads"], n["num_sequences"]),
+        f"x:*fp32:any states:*fp32 weight:*fp32 bias:*fp32 out:*fp32 {_SPANS} slot_stride:i64:16 "
+        "x_stride:i32 out_stride:i32 channels:i32 num_spans:i32",
+        "TAPS BIAS SILU GATED TOKENS BLOCK KEPT",
+        lambda n: (_cdiv(n["channels"], n["BLOCK"]), n["num_spans"], 1),
     ),
     _row(
         "recurrent",
         "mamba2_scan",
-        f"x:*fp32 b:*fp32 c:*fp32 decay:*fp32 states:*fp32 out:*fp32 {_STATES} groups:i32 "
-        "heads:i32 head_dim:i32 state_dim:i32 num_sequences:i32",
+        "mixed:*fp32 wide:*fp32 decay_rate:*fp64 dt_bias:*fp64 skip:*fp32 states:*fp32 out:*fp32 "
+        f"{_SPANS} slot_stride:i64:16 wide_stride:i32 out_stride:i32 groups:i32 heads:i32 "
+        "head_dim:i32 state_dim:i32 dt_least:fp32 dt_most:fp32 num_spans:i32",
         "STATES BLOCK",
-        lambda n: (_cdiv(n["head_dim"], n["BLOCK"]), n["heads"], n["num_sequences"]),
+        lambda n: (_cdiv(n["head_dim"], n["BLOCK"]), n["heads"], n["num_spans"]),
     ),
+    _row(
+        "delta",
+        "delta_rule",
+        _DELTA,
+        "KEYS BLOCK",
+        lambda n: (_cdiv(n["value_dim"], n["BLOCK"]), n["heads"], n["num_spans"]),
+    ),
+    _row(
+        "delta_chunk",
+        "delta_chunk",
+        _DELTA,
+        "KEYS BLOCK CHUNK",
+        lambda n: (_cdiv(n["value_dim"], n["BLOCK"]), n["heads"], n["num_spans"]),
+    ),
+    _row(
+        "delta",
+        "gated_norm",
+        "found:*fp32 gate:*fp32:any weight:*fp32 out:*fp32 gate_stride:i32 out_stride:i32 "
+        "heads:i32 dim:i32 eps:fp32 num_tokens:i32",
+        "BLOCK",
+        lambda n: (n["num_tokens"], n["heads"], 1),
+    ),
+)
+
+
+def _latent(kv: str, suffix: str) -> tuple[Kernel, ...]:
+    turn = "cos:*fp32 sin:*fp32"
+    look = (
+        f"absorbed:*fp32 q:*fp32:any {turn} temper:*fp32 positions:*i32:any pool:{kv} places:*i32 "
+        "lengths:*i32:any"
+    )
+    looked = "RANK ROPE HALF DIM TURN ROWS INTERLEAVED TEMPER CHOSEN DOT"
+    rows = (
+        _row(
+            "latent",
+            "latent_store",
+            f"latent:*fp32:any key:*fp32:any weight:*fp32 {turn} positions:*i32 slots:*i64 "
+            f"pool:{kv} row_stride:i32 eps:fp32 num_tokens:i32",
+            "RANK ROPE HALF DIM TURN INTERLEAVED",
+            lambda n: (n["num_tokens"], 1, 1),
+        ),
+        _row(
+            "latent",
+            "head_product",
+            f"x:*fp32:any weight:{kv} out:*fp32:any x_stride:i32 x_head_stride:i32 out_stride:i32 "
+            "out_head_stride:i32 heads:i32 num_tokens:i32",
+            "IN OUT TOKENS BLOCK WIDE DOT",
+            lambda n: (
+                _cdiv(n["OUT"], n["BLOCK"]),
+                n["heads"],
+                _cdiv(n["num_tokens"], n["TOKENS"]),
+            ),
+        ),
+        _row(
+            "latent",
+            "latent_split",
+            f"{look} part_sums:*fp32 parts:*fp32 q_stride:i32 place_stride:i32 heads:i32 "
+            "head_dim:i32 scale:fp32 num_splits:i32 num_tokens:i32",
+            looked,
+            lambda n: (n["num_splits"], n["num_tokens"], _cdiv(n["heads"], n["ROWS"])),
+        ),
+        _row(
+            "latent",
+            "latent_chunk",
+            f"{look} query_start:*i32 out:*fp32 q_stride:i32 place_stride:i32 heads:i32 "
+            "head_dim:i32 scale:fp32 first:i32 num_sequences:i32 num_tokens:i32",
+            looked,
+            lambda n: (n["num_tokens"], _cdiv(n["heads"], n["ROWS"]), 1),
+        ),
+        _row(
+            "index_keys",
+            "index_store",
+            f"key:*fp32:any weight:*fp32 bias:*fp32 {turn} positions:*i32 slots:*i64 pool:{kv} "
+            "row_stride:i32 eps:fp32 num_tokens:i32",
+            "SIZE HALF DIM INTERLEAVED",
+            lambda n: (n["num_tokens"], 1, 1),
+        ),
+        _row(
+            "index_keys",
+            "index_scores",
+            f"q:*fp32:any factors:*fp32:any {turn} positions:*i32:any pool:{kv} query_start:*i32 "
+            "page_table:*i32 scores:*fp32 q_stride:i32 factor_stride:i32 table_stride:i32 "
+            "heads:i32 scale:fp32 most_keys:i32 first:i32 num_sequences:i32 num_tokens:i32",
+            "SIZE HALF DIM HEADS KEYS INTERLEAVED DOT",
+            lambda n: (_cdiv(n["most_keys"], n["KEYS"]), n["num_tokens"], 1),
+        ),
+    )
+    return tuple(_renamed(row, f"{row.name}.{suffix}") for row in rows)
+
+
+_INDEX_CHOOSE = _row(
+    "index_keys",
+    "index_choose",
+    "scores:*fp32 positions:*i32:any query_start:*i32 page_table:*i32 chosen:*i32:any "
+    "counts:*i32:any table_stride:i32 most_keys:i32 top_k:i32 first:i32 num_sequences:i32 "
+    "num_tokens:i32",
+    "BLOCK",
+    lambda n: (n["num_tokens"], 1, 1),
 )
 
 KERNELS = (
@@ -271,5 +404,10 @@ KERNELS = (
     *_attention("*fp32", "f32"),
     *_attention("*bf16", "bf16"),
     *_attention("*i8", "q8_0"),
+    *_odd(_attention("*fp32", "f32.odd", "head_dim:i32")),
+    *_odd(_attention("*bf16", "bf16.odd", "head_dim:i32")),
     *_STATEFUL,
+    *_latent("*fp32", "f32"),
+    *_latent("*bf16", "bf16"),
+    _INDEX_CHOOSE,
 )

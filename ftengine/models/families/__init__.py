@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
@@ -68,10 +68,10 @@ FAMILIES: tuple[Family, ...] = (
     gemma3.FAMILY,
     lfm2_moe.FAMILY,
     granitemoehybrid.FAMILY,
+    glm4_moe_lite.FAMILY,
     deepseek_v2.FAMILY,
     deepseek_v3.FAMILY,
     deepseek_v32.FAMILY,
-    glm4_moe_lite.FAMILY,
     glm_moe_dsa.FAMILY,
     mistral4.FAMILY,
     qwen2.FAMILY,
@@ -145,18 +145,25 @@ def family_of_config(config: Mapping[str, Any]) -> Family:
     raise _not_built(f"architecture {shown} (family {str(model_type)[:80]})")
 
 
-def family_of_gguf(arch: str, *, has_experts: bool) -> Family:
-    """The family of a GGUF file's general.architecture. Raises: LoadError listing what is built."""
+def family_of_gguf(arch: str, settings: Mapping[str, Any]) -> Family:
+    """The family of a GGUF file's general.architecture; settings tell those that share one apart.
+
+    Raises: LoadError listing what is built.
+    """
     named = [family for family in FAMILIES if arch in family.gguf_archs]
     if not named:
-        readable = tuple(family for family in FAMILIES if family.gguf_archs)
-        raise _not_built(f"GGUF architecture {arch[:80]!r}", readable)
-    if len(named) == 1:
-        return named[0]
-    moe = [family for family in named if family is mixtral.FAMILY]
-    return moe[0] if has_experts else named[0]
+        built = dict.fromkeys(name for family in FAMILIES for name in family.gguf_archs)
+        raise _not_built(f"GGUF architecture {arch[:80]!r}", built)
+    for family in sorted(named, key=lambda family: not family.gguf_only):
+        if all(_setting(settings, arch, key) in known for key, known in family.gguf_only):
+            return family
+    raise _not_built(f"this kind of GGUF architecture {arch[:80]!r}", [f.name for f in named])
 
 
-def _not_built(what: str, families: tuple[Family, ...] = FAMILIES) -> LoadError:
-    built = ", ".join(family.name for family in families)
+def _setting(settings: Mapping[str, Any], arch: str, key: str) -> Any:
+    return settings.get(key if key.startswith("tokenizer.") else f"{arch}.{key}")
+
+
+def _not_built(what: str, names: Iterable[str] | None = None) -> LoadError:
+    built = ", ".join(names or (family.name for family in FAMILIES))
     return LoadError(f"{what} is not built yet; built: {built}", code="unsupported_family")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ftengine.errors import LoadError
 from ftengine.models.families.base import (
+    ROTATED_KEY,
     ROUTED_KEYS,
     Config,
     Family,
@@ -93,6 +94,6 @@ FAMILY = Family(
         GgufKey("num_shared_experts", "expert_shared_count"),
         GgufKey("n_group", "expert_group_count"),
         GgufKey("topk_group", "expert_group_used_count"),
-        GgufKey("partial_rotary_factor", "rope.dimension_count"),
+        ROTATED_KEY,
     ),
 )

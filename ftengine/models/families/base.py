@@ -52,17 +52,44 @@ _YARN_OPTIONAL = (
 class GgufKey:
     """A setting of GGUF files under the name that config.json gives it.
 
-    source: the key below "<arch>.", "" = every such file means `default`. default None: the key may
-    be absent, and config.json then is without it too. kind: "size", "count" (0 too),
-    "number", "flag", or "tensor": whether the file has a tensor called `source`.
+    name: "outer.inner" is a setting inside an object, which is left alone where there is none.
+    source: the key below "<arch>.", or several parted by "|", of which the first that is there
+    counts; "" = every such file means `default`. default None: the key may be absent, and
+    config.json then is without it too. kind: "size", "count" (0 too), "number", "flag", "tensor"
+    (whether the file has a tensor called `source`), "factors" (the numbers of that tensor),
+    "ignored" (such files have it, and it means nothing), or "kinds": a kind for each layer, the
+    first in `kinds` whose key is not 0 there or whose tensor "blk.{layer}..." is there;
+    ("kind", "") always holds.
+
+    What is read is multiplied by `times`, divided by the setting `over` and lessened by `less`.
+    where: of a list with an entry for each layer, that of the first layer where another list says
+    so. only: the key counts in files with this setting, None = without it. A later key of the same
+    name replaces an earlier one.
     """
 
     name: str
     source: str
     kind: str = "size"
     default: Any = None
+    times: float = 1.0
+    over: str = ""
+    less: str = ""
+    where: tuple[str, bool] | None = None
+    only: tuple[str, Any] | None = None
+    kinds: tuple[tuple[str, str], ...] = ()
 
 
+GGUF_LAYOUT = GgufKey("gguf_layout", "", "flag", True)
+"""Weights are as llama.cpp's converter leaves them: norms with 1 + w hold the sum, decays are
+-exp(A_log), gate and up of shared experts stand apart, value heads of Gated DeltaNet run in turns.
+"""
+ROTATED_KEY = GgufKey(
+    "partial_rotary_factor", "rope.dimension_count", "number", over="attention.key_length"
+)
+GROUP_KEYS = (
+    GgufKey("n_group", "expert_group_count", "count", 1),
+    GgufKey("topk_group", "expert_group_used_count", "count", 1),
+)
 EXPERT_KEYS = (
     GgufKey("num_experts", "expert_count"),
     GgufKey("num_experts_per_tok", "expert_used_count"),
@@ -82,7 +109,8 @@ class Family:
 
     gguf_archs: GGUF files that are read; gguf_name: the architecture's name there in any case.
     gguf_keys: settings of such files beside those that all have. gguf_permuted says that GGUF files
-    of this family hold q and k rows in interleaved rope order.
+    of this family hold q and k rows in interleaved rope order. gguf_only: where families share an
+    architecture, settings and their values (None = absent) by which this one's files are known.
     """
 
     name: str
@@ -95,6 +123,7 @@ class Family:
     gguf_permuted: bool = False
     gguf_name: str = ""
     gguf_keys: tuple[GgufKey, ...] = ()
+    gguf_only: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
     @property
     def info_name(self) -> str:
@@ -289,7 +318,14 @@ def read_model(
         "eos_ids": config.token_ids("eos_token_id"),
         "bos_id": next(iter(config.token_ids("bos_token_id")), None),
     }
+    if gguf_layout(config):
+        more["norm_add_one"] = False
     return ModelConfig(family=family, layers=layers, **(fields | more))
+
+
+def gguf_layout(config: Config) -> bool:
+    """Whether weights are as GGUF_LAYOUT says."""
+    return config.flag(GGUF_LAYOUT.name, False)
 
 
 def read_attention(

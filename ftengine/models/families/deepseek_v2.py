@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_model
+from ftengine.models.families.base import Config, Family, GgufKey, read_model
 from ftengine.models.families.latent import (
+    LATENT_GGUF_KEYS,
     hf_latent_rules,
     read_latent,
     read_moe,
     read_router,
     stack,
 )
+from ftengine.models.families.names import gguf_latent
 from ftengine.models.spec import ModelConfig
 
 _GREEDY, _GROUPED = "greedy", "group_limited_greedy"
@@ -40,8 +42,10 @@ FAMILY = Family(
     name="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
     model_types=("deepseek_v2",),
-    gguf_archs=(),
-    gguf_name="deepseek2",
+    gguf_archs=("deepseek2",),
     read_config=read_config,
     weights=hf_latent_rules(),
+    gguf_weights=gguf_latent(),
+    gguf_keys=(*LATENT_GGUF_KEYS, GgufKey("topk_method", "", default=_GROUPED)),
+    gguf_only=(("expert_gating_func", (None, 0, 1)),),
 )

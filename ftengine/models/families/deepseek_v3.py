@@ -10,6 +10,7 @@ from typing import Any
 
 from ftengine.models.families.base import Config, Family, read_model, text_config
 from ftengine.models.families.latent import (
+    LATENT_GGUF_KEYS,
     drafting_notes,
     hf_latent_rules,
     read_latent,
@@ -17,7 +18,7 @@ from ftengine.models.families.latent import (
     read_router,
     stack,
 )
-from ftengine.models.families.names import wrapped
+from ftengine.models.families.names import gguf_latent, wrapped
 from ftengine.models.spec import ModelConfig
 
 
@@ -42,8 +43,9 @@ FAMILY = Family(
         "KimiK25ForConditionalGeneration",
     ),
     model_types=("deepseek_v3", "kimi_k2", "kimi_k25"),
-    gguf_archs=(),
-    gguf_name="deepseek2",
+    gguf_archs=("deepseek2",),
     read_config=read_config,
     weights=wrapped(hf_latent_rules()),
+    gguf_weights=gguf_latent(),
+    gguf_keys=LATENT_GGUF_KEYS,
 )

@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.base import (
+    ROUTED_KEYS,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.latent import drafting_notes, hf_moe, read_router, stack
-from ftengine.models.families.names import hf_rules, layer_rules
-from ftengine.models.families.windowed import nope_on_full, shared_experts
+from ftengine.models.families.names import gguf_rules, gguf_shared, hf_rules, layer_rules
+from ftengine.models.families.windowed import WINDOW_KEYS, nope_on_full, shared_experts
 from ftengine.models.spec import ModelConfig, MoeSpec
 
 
@@ -48,8 +55,13 @@ FAMILY = Family(
     name="exaone_moe",
     architectures=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     model_types=("exaone_moe",),
-    gguf_archs=(),
-    gguf_name="exaone-moe",
+    gguf_archs=("exaone-moe",),
     read_config=read_config,
     weights=hf_rules(*hf_moe(), *layer_rules(("mlp.e_score_correction_bias", "router.correction"))),
+    gguf_weights=(*gguf_rules(experts=True), *gguf_shared()),
+    gguf_keys=(
+        *ROUTED_KEYS,
+        *WINDOW_KEYS,
+        GgufKey("num_shared_experts", "expert_shared_count", "count", 0),
+    ),
 )

@@ -12,13 +12,22 @@ from typing import Any
 
 from ftengine.errors import LoadError
 from ftengine.models.families.base import (
+    GGUF_LAYOUT,
     Config,
     Family,
+    GgufKey,
     read_attention,
     read_model,
     text_config,
 )
-from ftengine.models.families.names import hf_dense_mlp, hf_rules, wrapped
+from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    hf_dense_mlp,
+    hf_rules,
+    wrapped,
+)
+from ftengine.models.families.windowed import WINDOW_KEYS
 from ftengine.models.spec import LayerSpec, MlpSpec, ModelConfig, RopeSpec
 
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
@@ -90,8 +99,29 @@ FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     model_types=("gemma3_text", "gemma3"),
-    gguf_archs=(),
-    gguf_name="gemma3",
+    gguf_archs=("gemma3",),
     read_config=read_config,
     weights=wrapped(hf_rules(*hf_dense_mlp(), norms=_NORMS)),
+    gguf_weights=(
+        *gguf_layer(
+            ("post_attention_norm.weight", "attn_post_norm"),
+            ("post_ffw_norm.weight", "ffn_post_norm"),
+        ),
+        *gguf_rules(experts=False),
+    ),
+    gguf_keys=(
+        GGUF_LAYOUT,
+        *WINDOW_KEYS,
+        GgufKey("hidden_activation", "", default="gelu_pytorch_tanh"),
+        GgufKey("rope_local_base_freq", "rope.freq_base_swa", "number"),
+        GgufKey("final_logit_softcapping", "final_logit_softcapping", "number"),
+        # files do not say what queries are scaled by; the 27B model alone differs
+        GgufKey("query_pre_attn_scalar", "attention.key_length"),
+        GgufKey(
+            "query_pre_attn_scalar",
+            "embedding_length",
+            over="attention.head_count",
+            only=("block_count", 62),
+        ),
+    ),
 )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.models.families.base import (
+    ROTATED_KEY,
     ROUTED_KEYS,
     Config,
     Family,
@@ -62,7 +63,7 @@ FAMILY = Family(
     gguf_keys=(
         *ROUTED_KEYS,
         GgufKey("n_shared_experts", "expert_shared_count"),
-        GgufKey("partial_rotary_factor", "rope.dimension_count"),
+        ROTATED_KEY,
         GgufKey("n_group", "expert_group_count"),
         GgufKey("topk_group", "expert_group_used_count"),
         GgufKey("attention_bias", "blk.0.attn_q.bias", "tensor"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from ftengine.models.families.base import Config, Family, read_model
 from ftengine.models.families.latent import (
+    LATENT_GGUF_KEYS,
     drafting_notes,
     hf_latent_rules,
     read_latent,
@@ -14,6 +15,7 @@ from ftengine.models.families.latent import (
     read_router,
     stack,
 )
+from ftengine.models.families.names import gguf_latent
 from ftengine.models.spec import ModelConfig
 
 
@@ -35,8 +37,10 @@ FAMILY = Family(
     name="glm4_moe_lite",
     architectures=("Glm4MoeLiteForCausalLM",),
     model_types=("glm4_moe_lite",),
-    gguf_archs=(),
-    gguf_name="glm4-moe-lite",
+    gguf_archs=("deepseek2",),
     read_config=read_config,
     weights=hf_latent_rules(),
+    gguf_weights=gguf_latent(),
+    gguf_keys=LATENT_GGUF_KEYS,
+    gguf_only=(("tokenizer.ggml.pre", ("glm4",)),),
 )

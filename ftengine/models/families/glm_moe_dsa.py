@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_model
+from ftengine.models.families.base import Config, Family, GgufKey, read_model
 from ftengine.models.families.deepseek_v32 import read_indexer
 from ftengine.models.families.latent import (
+    LATENT_GGUF_KEYS,
     drafting_notes,
     hf_latent_rules,
     read_latent,
@@ -17,9 +18,11 @@ from ftengine.models.families.latent import (
     read_router,
     stack,
 )
+from ftengine.models.families.names import gguf_latent
 from ftengine.models.spec import ModelConfig
 
 _FULL, _SHARED = "full", "shared"
+_TYPES = "attention.indexer.types"
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -65,8 +68,18 @@ FAMILY = Family(
     name="glm_moe_dsa",
     architectures=("GlmMoeDsaForCausalLM",),
     model_types=("glm_moe_dsa",),
-    gguf_archs=(),
-    gguf_name="glm-dsa",
+    gguf_archs=("glm-dsa",),
     read_config=read_config,
     weights=hf_latent_rules(),
+    gguf_weights=gguf_latent(),
+    gguf_keys=(
+        *LATENT_GGUF_KEYS,
+        GgufKey("index_n_heads", "attention.indexer.head_count"),
+        GgufKey("index_head_dim", "attention.indexer.key_length"),
+        GgufKey("index_topk", "attention.indexer.top_k"),
+        GgufKey("indexer_types", _TYPES, "kinds", kinds=((_FULL, _TYPES), (_SHARED, ""))),
+        # files from before that setting: 5.2 alone shares indexers, and has the long context
+        GgufKey("index_topk_freq", "", default=4, only=("context_length", 1 << 20)),
+        GgufKey("index_skip_topk_offset", "", default=3, only=("context_length", 1 << 20)),
+    ),
 )

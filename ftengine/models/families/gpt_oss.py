@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, read_attention, read_model
-from ftengine.models.families.names import LAYER, hf_rules, layer_rules
+from ftengine.models.families.base import Config, Family, GgufKey, read_attention, read_model
+from ftengine.models.families.names import LAYER, gguf_layer, gguf_rules, hf_rules, layer_rules
 from ftengine.models.spec import Activation, LayerSpec, ModelConfig, MoeSpec, RouterSpec
 from ftengine.models.weight_names import Rule
 
@@ -63,12 +63,27 @@ def _experts() -> tuple[Rule, ...]:
     )
 
 
+def _gguf_rules() -> tuple[Rule, ...]:
+    stem, target = "blk.{layer}.ffn_", "layers.{layer}.experts"
+    return (
+        *gguf_layer(
+            ("post_attention_norm.weight", "ffn_norm"),
+            ("attn_sinks.weight", "attn.sinks"),
+            ("ffn_gate_inp.bias", "router.bias"),
+        ),
+        *(
+            Rule(f"{stem}{part}_exps.bias", target, part + "_bias")
+            for part in ("gate", "up", "down")
+        ),
+        *gguf_rules(experts=True),
+    )
+
+
 FAMILY = Family(
     name="gpt_oss",
     architectures=("GptOssForCausalLM",),
     model_types=("gpt_oss",),
-    gguf_archs=(),
-    gguf_name="gpt-oss",
+    gguf_archs=("gpt-oss",),
     read_config=read_config,
     weights=hf_rules(
         *layer_rules(
@@ -76,5 +91,13 @@ FAMILY = Family(
             ("mlp.router.bias", "router.bias"),
         ),
         *_experts(),
+    ),
+    gguf_weights=_gguf_rules(),
+    gguf_keys=(
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey("intermediate_size", "expert_feed_forward_length"),
+        GgufKey("sliding_window", "attention.sliding_window"),
+        GgufKey("rope_scaling.truncate", "", default=False),
     ),
 )

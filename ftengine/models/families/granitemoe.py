@@ -7,9 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, GgufKey, read_attention, read_model
+from ftengine.models.families.base import (
+    GGUF_LAYOUT,
+    Config,
+    Family,
+    GgufKey,
+    gguf_layout,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.names import (
     gguf_rules,
+    gguf_shared,
     hf_rules,
     hf_stacked_experts,
     layer_rules,
@@ -44,7 +53,7 @@ def _read(values: Mapping[str, Any], family: str) -> ModelConfig:
     shared = None
     if family == _SHARED and config.values.get("shared_intermediate_size"):
         width = config.size("shared_intermediate_size")
-        shared = MlpSpec(width, activation, fused=True, stem="shared")
+        shared = MlpSpec(width, activation, fused=not gguf_layout(config), stem="shared")
     moe = MoeSpec(router, config.size("intermediate_size"), activation, shared=shared)
     layers = (LayerSpec(attention, moe),) * config.num_layers()
     return read_model(config, family, layers, **read_factors(config))
@@ -60,6 +69,18 @@ def read_shared_config(values: Mapping[str, Any]) -> ModelConfig:
     return _read(values, _SHARED)
 
 
+GGUF_FACTORS = (
+    GgufKey("attention_multiplier", "attention.scale", "number"),
+    GgufKey("embedding_multiplier", "embedding_scale", "number"),
+    GgufKey("residual_multiplier", "residual_scale", "number"),
+    GgufKey("logits_scaling", "logit_scale", "number"),
+)
+_GGUF_KEYS = (
+    GgufKey("num_local_experts", "expert_count"),
+    GgufKey("num_experts_per_tok", "expert_used_count"),
+    *GGUF_FACTORS,
+)
+
 FAMILY = Family(
     name="granitemoe",
     architectures=("GraniteMoeForCausalLM",),
@@ -69,22 +90,15 @@ FAMILY = Family(
     weights=hf_rules(*hf_stacked_experts()),
     gguf_weights=gguf_rules(experts=True),
     gguf_permuted=True,
-    gguf_keys=(
-        GgufKey("num_local_experts", "expert_count"),
-        GgufKey("num_experts_per_tok", "expert_used_count"),
-        GgufKey("attention_multiplier", "attention.scale", "number"),
-        GgufKey("embedding_multiplier", "embedding_scale", "number"),
-        GgufKey("residual_multiplier", "residual_scale", "number"),
-        GgufKey("logits_scaling", "logit_scale", "number"),
-    ),
+    gguf_keys=_GGUF_KEYS,
+    gguf_only=(("expert_shared_feed_forward_length", (None, 0)),),
 )
 
 SHARED = Family(
     name=_SHARED,
     architectures=("GraniteMoeSharedForCausalLM",),
     model_types=("granitemoeshared",),
-    gguf_archs=(),
-    gguf_name="granitemoe",
+    gguf_archs=("granitemoe",),
     read_config=read_shared_config,
     weights=hf_rules(
         *hf_stacked_experts(),
@@ -92,5 +106,12 @@ SHARED = Family(
             ("shared_mlp.input_linear.weight", "shared.gate_up"),
             ("shared_mlp.output_linear.weight", "shared.down"),
         ),
+    ),
+    gguf_weights=(*gguf_rules(experts=True), *gguf_shared()),
+    gguf_permuted=True,
+    gguf_keys=(
+        GGUF_LAYOUT,
+        *_GGUF_KEYS,
+        GgufKey("shared_intermediate_size", "expert_shared_feed_forward_length"),
     ),
 )

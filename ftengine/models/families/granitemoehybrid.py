@@ -8,9 +8,25 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
-from ftengine.models.families.granitemoe import read_factors
-from ftengine.models.families.names import hf_rules, hf_stacked_experts, layer_rules
+from ftengine.models.families.base import (
+    GGUF_LAYOUT,
+    Config,
+    Family,
+    GgufKey,
+    gguf_layout,
+    read_attention,
+    read_model,
+)
+from ftengine.models.families.granitemoe import GGUF_FACTORS, read_factors
+from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_mamba2,
+    gguf_rules,
+    gguf_shared,
+    hf_rules,
+    hf_stacked_experts,
+    layer_rules,
+)
 from ftengine.models.spec import (
     AttentionSpec,
     LayerSpec,
@@ -60,6 +76,7 @@ def _mamba(config: Config) -> Mamba2Spec:
         config.flag("mamba_conv_bias", True),
         config.flag("mamba_proj_bias", False),
         _limits(config.values.get("time_step_limit")),
+        rates=gguf_layout(config),
     )
 
 
@@ -85,7 +102,7 @@ def _feed_forward(config: Config) -> MoeSpec | MlpSpec:
     shared = MlpSpec(
         config.size("shared_intermediate_size", default=1024),
         activation,
-        fused=True,
+        fused=not gguf_layout(config),
         stem="shared",
     )
     if config.values.get("num_local_experts") == 0:
@@ -100,8 +117,7 @@ FAMILY = Family(
     name="granitemoehybrid",
     architectures=("GraniteMoeHybridForCausalLM",),
     model_types=("granitemoehybrid",),
-    gguf_archs=(),
-    gguf_name="granitehybrid",
+    gguf_archs=("granitehybrid",),
     read_config=read_config,
     weights=hf_rules(
         *hf_stacked_experts(),
@@ -119,5 +135,34 @@ FAMILY = Family(
             ("mamba.out_proj.weight", "mamba.o"),
             ("mamba.out_proj.bias", "mamba.o.bias"),
         ),
+    ),
+    gguf_weights=(
+        *gguf_mamba2(),
+        # models without experts have the shared MLP alone
+        *gguf_layer(*((f"ffn_{part}.weight", "shared." + part) for part in ("gate", "up", "down"))),
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+    ),
+    gguf_keys=(
+        GGUF_LAYOUT,
+        *GGUF_FACTORS,
+        GgufKey("num_local_experts", "expert_count", "count", 0),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey(
+            "shared_intermediate_size", "expert_shared_feed_forward_length|feed_forward_length"
+        ),
+        GgufKey("mamba_n_heads", "ssm.time_step_rank"),
+        GgufKey("mamba_d_head", "ssm.inner_size", over="ssm.time_step_rank"),
+        GgufKey("mamba_d_state", "ssm.state_size"),
+        GgufKey("mamba_n_groups", "ssm.group_count"),
+        GgufKey("mamba_d_conv", "ssm.conv_kernel"),
+        GgufKey("mamba_expand", "ssm.inner_size", over="embedding_length"),
+        GgufKey(
+            "layer_types",
+            "",
+            "kinds",
+            kinds=(("attention", "attention.head_count_kv"), ("mamba", "")),
+        ),
+        GgufKey("", "rope.dimension_count", "ignored"),
     ),
 )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config
+from ftengine.models.families.base import GROUP_KEYS, ROUTED_KEYS, Config, GgufKey
 from ftengine.models.families.names import hf_dense_mlp, hf_experts, hf_rules, layer_rules
 from ftengine.models.spec import (
     LatentSpec,
@@ -22,6 +22,28 @@ from ftengine.models.spec import (
 from ftengine.models.weight_names import Rule
 
 _DENSE, _SPARSE = "dense", "sparse"
+_APART = "kv_b_apart"
+_KEY_LENGTH = "attention.key_length_mla|attention.key_length"
+
+LATENT_GGUF_KEYS = (
+    *ROUTED_KEYS,
+    GgufKey("norm_topk_prob", "expert_weights_norm", "flag", False),
+    *GROUP_KEYS,
+    GgufKey("n_shared_experts", "expert_shared_count", "count", 0),
+    GgufKey("q_lora_rank", "attention.q_lora_rank"),
+    GgufKey("kv_lora_rank", "attention.kv_lora_rank"),
+    GgufKey("qk_rope_head_dim", "rope.dimension_count"),
+    GgufKey("qk_nope_head_dim", _KEY_LENGTH, less="rope.dimension_count"),
+    GgufKey("v_head_dim", "attention.value_length_mla|attention.value_length"),
+    GgufKey("rope_scaling.mscale", "rope.scaling.yarn_log_multiplier", "number", times=10.0),
+    GgufKey(
+        "rope_scaling.mscale_all_dim", "rope.scaling.yarn_log_multiplier", "number", times=10.0
+    ),
+    GgufKey(_APART, "blk.0.attn_k_b.weight", "tensor"),
+)
+"""Settings of GGUF files with latent attention. Files hold keys and values of the latents apart
+since 2025; those before hold them as checkpoints do.
+"""
 
 
 def read_latent(config: Config) -> LatentSpec:
@@ -40,6 +62,7 @@ def read_latent(config: Config) -> LatentSpec:
         q_rank=config.size("q_lora_rank") if q_rank is not None else 0,
         scale=(nope + rope_dim) ** -0.5 * _long_scale(rope),
         rope=rope,
+        apart=config.flag(_APART, False),
     )
 
 

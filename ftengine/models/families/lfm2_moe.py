@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.base import (
+    EXPERT_KEYS,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    gguf_shared,
     hf_attention,
     hf_dense_mlp,
     hf_experts,
@@ -21,6 +31,7 @@ from ftengine.models.spec import (
     RouterSpec,
     ShortConvSpec,
 )
+from ftengine.models.weight_names import Rule
 
 _CONV, _FULL = "conv", "full_attention"
 
@@ -59,8 +70,7 @@ FAMILY = Family(
     name="lfm2_moe",
     architectures=("Lfm2MoeForCausalLM",),
     model_types=("lfm2_moe",),
-    gguf_archs=(),
-    gguf_name="lfm2moe",
+    gguf_archs=("lfm2moe",),
     read_config=read_config,
     weights=hf_rules(
         *hf_experts("feed_forward", "w1", "w3", "w2"),
@@ -77,5 +87,25 @@ FAMILY = Family(
         norms=(("operator_norm", "attn_norm"), ("ffn_norm", "ffn_norm")),
         final_norm="model.embedding_norm",
         attention=hf_attention("out_proj", "q_layernorm", "k_layernorm"),
+    ),
+    gguf_weights=(
+        Rule("token_embd_norm.weight", "norm"),
+        *gguf_layer(
+            ("shortconv.in_proj.weight", "conv.in"),
+            ("shortconv.conv.weight", "conv.conv"),
+            ("shortconv.out_proj.weight", "conv.o"),
+        ),
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+    ),
+    gguf_keys=(
+        *EXPERT_KEYS,
+        GgufKey("moe_intermediate_size", "expert_feed_forward_length"),
+        GgufKey("num_dense_layers", "leading_dense_block_count", "count", 0),
+        GgufKey("conv_L_cache", "shortconv.l_cache"),
+        GgufKey("norm_eps", "attention.layer_norm_rms_epsilon", "number"),
+        GgufKey(
+            "layer_types", "", "kinds", kinds=((_FULL, "attention.head_count_kv"), (_CONV, ""))
+        ),
     ),
 )

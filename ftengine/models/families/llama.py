@@ -45,4 +45,5 @@ FAMILY = Family(
     weights=hf_rules(*hf_dense_mlp()),
     gguf_weights=gguf_rules(experts=False),
     gguf_permuted=True,
+    gguf_only=(("expert_count", (None, 0)),),
 )

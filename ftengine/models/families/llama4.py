@@ -7,9 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model, text_config
+from ftengine.models.families.base import (
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+    text_config,
+)
 from ftengine.models.families.names import (
     LAYER,
+    gguf_rules,
+    gguf_shared,
     hf_dense_mlp,
     hf_rules,
     layer_rules,
@@ -104,8 +113,7 @@ FAMILY = Family(
     name="llama4",
     architectures=("Llama4ForConditionalGeneration", "Llama4ForCausalLM"),
     model_types=("llama4", "llama4_text"),
-    gguf_archs=(),
-    gguf_name="llama4",
+    gguf_archs=("llama4",),
     read_config=read_config,
     weights=wrapped(
         hf_rules(
@@ -115,5 +123,15 @@ FAMILY = Family(
             *hf_dense_mlp("feed_forward.shared_expert", "shared"),
             *hf_dense_mlp("feed_forward"),
         )
+    ),
+    gguf_weights=(*gguf_rules(experts=True), *gguf_shared()),
+    gguf_keys=(
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey("intermediate_size", "expert_feed_forward_length"),
+        GgufKey("intermediate_size_mlp", "feed_forward_length"),
+        GgufKey("interleave_moe_layer_step", "interleave_moe_layer_step"),
+        # files do not say it; Maverick alone has no norms on q and k
+        GgufKey("use_qk_norm", "", default=False, only=("expert_count", 128)),
     ),
 )

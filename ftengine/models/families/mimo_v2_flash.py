@@ -7,9 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.base import (
+    ROTATED_KEY,
+    ROUTED_KEYS,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.latent import hf_moe, read_moe, read_router, stack
-from ftengine.models.families.names import hf_rules, layer_rules
+from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    gguf_shared,
+    hf_rules,
+    layer_rules,
+)
+from ftengine.models.families.windowed import KINDS_KEY
 from ftengine.models.spec import AttentionSpec, ModelConfig, RopeSpec, ValueSpec
 
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
@@ -107,15 +122,38 @@ def _with_dense(config: Config) -> Config:
     return Config({**config.values, "mlp_layer_types": kinds, "moe_layer_freq": None})
 
 
+_PATTERN = "attention.sliding_window_pattern"
+
 FAMILY = Family(
     name="mimo_v2_flash",
     architectures=("MiMoV2FlashForCausalLM",),
     model_types=("mimo_v2_flash",),
-    gguf_archs=(),
-    gguf_name="mimo2",
+    gguf_archs=("mimo2",),
     read_config=read_config,
     weights=hf_rules(
         *hf_moe(),
         *layer_rules(("self_attn.attention_sink_bias", "attn.sinks")),
+    ),
+    gguf_weights=(
+        *gguf_layer(("attn_sinks.weight", "attn.sinks")),
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+    ),
+    gguf_keys=(
+        *ROUTED_KEYS,
+        ROTATED_KEY,
+        KINDS_KEY,
+        GgufKey("sliding_window_size", "attention.sliding_window"),
+        GgufKey("num_key_value_heads", "attention.head_count_kv", where=(_PATTERN, False)),
+        GgufKey("swa_num_key_value_heads", "attention.head_count_kv", where=(_PATTERN, True)),
+        GgufKey("v_head_dim", "attention.value_length"),
+        GgufKey("attention_value_scale", "attention.value_scale", "number", 1.0),
+        GgufKey("swa_rope_theta", "rope.freq_base_swa", "number"),
+        GgufKey(
+            "mlp_layer_types",
+            "",
+            "kinds",
+            kinds=(("sparse", "blk.{layer}.ffn_gate_inp.weight"), ("dense", "")),
+        ),
     ),
 )

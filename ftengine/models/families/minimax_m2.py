@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, GgufKey, read_attention, read_model
+from ftengine.models.families.base import (
+    ROTATED_KEY,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.names import (
     gguf_rules,
     gguf_shared,
@@ -59,6 +66,6 @@ FAMILY = Family(
         GgufKey("num_local_experts", "expert_count"),
         GgufKey("num_experts_per_tok", "expert_used_count"),
         GgufKey("intermediate_size", "expert_feed_forward_length"),
-        GgufKey("partial_rotary_factor", "rope.dimension_count"),
+        ROTATED_KEY,
     ),
 )

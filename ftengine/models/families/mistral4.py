@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, read_model, text_config
+from ftengine.models.families.base import Config, Family, GgufKey, read_model, text_config
 from ftengine.models.families.latent import (
+    LATENT_GGUF_KEYS,
     hf_latent_rules,
     read_latent,
     read_moe,
     read_router,
     stack,
 )
-from ftengine.models.families.names import wrapped
+from ftengine.models.families.names import gguf_latent, wrapped
 from ftengine.models.spec import ModelConfig
 
 _ROPE = {
@@ -52,8 +53,13 @@ FAMILY = Family(
     name="mistral4",
     architectures=("Mistral4ForCausalLM",),
     model_types=("mistral4",),
-    gguf_archs=(),
-    gguf_name="mistral4",
+    gguf_archs=("mistral4",),
     read_config=read_config,
     weights=wrapped(hf_latent_rules()),
+    gguf_weights=gguf_latent(),
+    gguf_keys=(
+        *LATENT_GGUF_KEYS,
+        # most files do not say it
+        GgufKey("rope_scaling.llama_4_scaling_beta", "attention.temperature_scale", "number", 0.1),
+    ),
 )

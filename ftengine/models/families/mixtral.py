@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ftengine.models.families.base import Config, Family, read_attention, sliding_window
+from ftengine.models.families.base import (
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    sliding_window,
+)
 from ftengine.models.families.names import gguf_rules, hf_experts, hf_rules
 from ftengine.models.spec import LayerSpec, ModelConfig, MoeSpec, RouterSpec
 
@@ -41,4 +47,8 @@ FAMILY = Family(
     weights=hf_rules(*hf_experts("block_sparse_moe", "w1", "w3", "w2")),
     gguf_weights=gguf_rules(experts=True),
     gguf_permuted=True,
+    gguf_keys=(
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+    ),
 )

@@ -134,8 +134,70 @@ def gguf_rules(*, experts: bool) -> tuple[Rule, ...]:
             rules.append(Rule(f"{block}ffn_{part}.{{expert}}.weight", target, part))
         rules.append(Rule(f"{block}ffn_{part}.weight", "layers.{layer}.mlp." + part))
     if experts:
+        rules.append(Rule(block + "ffn_gate_up_exps.weight", "layers.{layer}.experts", "gate_up"))
         rules.append(Rule(block + "ffn_gate_inp.weight", "layers.{layer}.router"))
     return tuple(rules)
+
+
+def gguf_layer(*pairs: tuple[str, str]) -> tuple[Rule, ...]:
+    """Dense tensors of a layer in GGUF files: (name below the block, our name below the layer)."""
+    return tuple(Rule("blk.{layer}." + name, "layers.{layer}." + ours) for name, ours in pairs)
+
+
+def gguf_latent() -> tuple[Rule, ...]:
+    """Latent attention with its indexer, experts and dense layers."""
+    names = (
+        ("attn_q.weight", "mla.q"),
+        ("attn_q_a.weight", "mla.q_a"),
+        ("attn_q_a_norm.weight", "mla.q_a_norm"),
+        ("attn_q_b.weight", "mla.q_b"),
+        ("attn_kv_a_mqa.weight", "mla.kv_a"),
+        ("attn_kv_a_norm.weight", "mla.kv_a_norm"),
+        ("attn_kv_b.weight", "mla.kv_b"),
+        ("attn_k_b.weight", "mla.k_b"),
+        ("attn_v_b.weight", "mla.v_b"),
+        ("attn_output.weight", "mla.o"),
+        ("indexer.attn_q_b.weight", "index.q"),
+        ("indexer.attn_k.weight", "index.k"),
+        ("indexer.k_norm.weight", "index.k_norm"),
+        ("indexer.k_norm.bias", "index.k_norm.bias"),
+        ("indexer.proj.weight", "index.weights"),
+    )
+    return (*gguf_layer(*names), *gguf_rules(experts=True), *gguf_shared())
+
+
+def gguf_delta() -> tuple[Rule, ...]:
+    """Gated DeltaNet layers."""
+    return gguf_layer(
+        ("attn_qkv.weight", "delta.qkv"),
+        ("attn_gate.weight", "delta.z"),
+        ("ssm_in.weight", "delta.qkvz"),
+        ("ssm_ba.weight", "delta.ba"),
+        ("ssm_beta.weight", "delta.b"),
+        ("ssm_alpha.weight", "delta.a"),
+        ("ssm_conv1d.weight", "delta.conv"),
+        ("ssm_a", "delta.rate"),
+        ("ssm_dt.bias", "delta.dt_bias"),
+        ("ssm_norm.weight", "delta.norm"),
+        ("ssm_out.weight", "delta.o"),
+        ("post_attention_norm.weight", "ffn_norm"),
+    )
+
+
+def gguf_mamba2() -> tuple[Rule, ...]:
+    """Mamba-2 layers."""
+    return gguf_layer(
+        ("ssm_in.weight", "mamba.in"),
+        ("ssm_in.bias", "mamba.in.bias"),
+        ("ssm_conv1d.weight", "mamba.conv"),
+        ("ssm_conv1d.bias", "mamba.conv.bias"),
+        ("ssm_a", "mamba.rate"),
+        ("ssm_d", "mamba.d"),
+        ("ssm_dt.bias", "mamba.dt_bias"),
+        ("ssm_norm.weight", "mamba.norm"),
+        ("ssm_out.weight", "mamba.o"),
+        ("ssm_out.bias", "mamba.o.bias"),
+    )
 
 
 def gguf_shared(*, gate: bool = False) -> tuple[Rule, ...]:

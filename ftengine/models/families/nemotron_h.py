@@ -11,9 +11,25 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.base import (
+    GGUF_LAYOUT,
+    ROUTED_KEYS,
+    Config,
+    Family,
+    GgufKey,
+    gguf_layout,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.latent import drafting_notes, read_router
-from ftengine.models.families.names import LAYER, layer_rules
+from ftengine.models.families.names import (
+    LAYER,
+    gguf_layer,
+    gguf_mamba2,
+    gguf_rules,
+    gguf_shared,
+    layer_rules,
+)
 from ftengine.models.spec import (
     Activation,
     AttentionSpec,
@@ -109,6 +125,7 @@ def _mamba(config: Config) -> Mamba2Spec:
         # The reference clamps here in whole prompts and not in single steps; here always.
         (config.number("time_step_min", 0.001), math.inf),
         norm_groups=groups,
+        rates=gguf_layout(config),
     )
 
 
@@ -163,12 +180,55 @@ def _rules() -> tuple[Rule, ...]:
     return (*found, *released, Rule("lm_head.weight", "head"))
 
 
+def _gguf_kinds(block: str, **more: Any) -> GgufKey:
+    """What each layer is, where the layers without a mixer are a `block`."""
+    kinds = (
+        (_ATTENTION, "attention.head_count_kv"),
+        (block, "feed_forward_length"),
+        (_MAMBA, ""),
+    )
+    return GgufKey("layers_block_type", "", "kinds", kinds=kinds, **more)
+
+
 FAMILY = Family(
     name="nemotron_h",
     architectures=("NemotronHForCausalLM",),
     model_types=("nemotron_h",),
-    gguf_archs=(),
-    gguf_name="nemotron_h_moe",
+    gguf_archs=("nemotron_h_moe", "nemotron_h"),
     read_config=read_config,
     weights=_rules(),
+    gguf_weights=(
+        *gguf_mamba2(),
+        *gguf_layer(
+            ("attn_norm.weight", "attn_norm|layers.{layer}.ffn_norm"),
+            ("ffn_latent_down.weight", "latent.down"),
+            ("ffn_latent_up.weight", "latent.up"),
+        ),
+        Rule("blk.{layer}.ffn_up_exps.weight", "layers.{layer}.experts", UP_ALONE),
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+    ),
+    gguf_keys=(
+        GGUF_LAYOUT,
+        *ROUTED_KEYS,
+        _gguf_kinds(_MOE),
+        _gguf_kinds(_MLP, only=("expert_count", None)),
+        GgufKey("n_routed_experts", "expert_count"),
+        GgufKey("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+        GgufKey("moe_latent_size", "moe_latent_size"),
+        GgufKey("n_group", "expert_group_count"),
+        GgufKey("topk_group", "expert_group_used_count"),
+        GgufKey("mamba_num_heads", "ssm.time_step_rank"),
+        GgufKey("mamba_head_dim", "ssm.inner_size", over="ssm.time_step_rank"),
+        GgufKey("ssm_state_size", "ssm.state_size"),
+        GgufKey("n_groups", "ssm.group_count"),
+        GgufKey("conv_kernel", "ssm.conv_kernel"),
+        GgufKey("use_bias", "blk.0.ssm_in.bias", "tensor"),
+        GgufKey(
+            "layer_norm_epsilon",
+            "attention.layer_norm_rms_epsilon|attention.layer_norm_epsilon",
+            "number",
+        ),
+        GgufKey("", "rope.dimension_count", "ignored"),
+    ),
 )

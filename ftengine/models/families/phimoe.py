@@ -8,11 +8,18 @@ from typing import Any
 from ftengine.models.families.base import (
     Config,
     Family,
+    GgufKey,
     read_attention,
     read_model,
     sliding_window,
 )
-from ftengine.models.families.names import hf_experts, hf_rules, layer_rules
+from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    hf_experts,
+    hf_rules,
+    layer_rules,
+)
 from ftengine.models.spec import LayerSpec, ModelConfig, MoeSpec, NormSpec, RouterSpec
 from ftengine.models.weight_names import Rule
 
@@ -47,8 +54,7 @@ FAMILY = Family(
     name="phimoe",
     architectures=("PhimoeForCausalLM", "PhiMoEForCausalLM"),
     model_types=("phimoe",),
-    gguf_archs=(),
-    gguf_name="phimoe",
+    gguf_archs=("phimoe",),
     read_config=read_config,
     weights=(
         *hf_rules(*hf_experts("block_sparse_moe", "w1", "w3", "w2")),
@@ -58,6 +64,25 @@ FAMILY = Family(
             ("input_layernorm.bias", "attn_norm.bias"),
             ("post_attention_layernorm.bias", "ffn_norm.bias"),
             ("mlp.router.weight", "router"),
+        ),
+    ),
+    gguf_weights=(
+        Rule("output_norm.bias", "norm.bias"),
+        Rule("output.bias", "head.bias"),
+        *gguf_layer(("attn_norm.bias", "attn_norm.bias"), ("ffn_norm.bias", "ffn_norm.bias")),
+        *gguf_rules(experts=True),
+    ),
+    gguf_keys=(
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey("attention_bias", "blk.0.attn_q.bias", "tensor"),
+        GgufKey("lm_head_bias", "output.bias", "tensor"),
+        GgufKey("rope_scaling.short_factor", "rope_factors_short.weight", "factors"),
+        GgufKey("rope_scaling.long_factor", "rope_factors_long.weight", "factors"),
+        GgufKey("rope_scaling.attention_factor", "rope.scaling.attn_factor", "number"),
+        GgufKey(
+            "rope_scaling.original_max_position_embeddings",
+            "rope.scaling.original_context_length",
         ),
     ),
 )

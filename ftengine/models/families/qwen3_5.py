@@ -9,8 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.models.families.base import Config, Family, read_model, text_config
-from ftengine.models.families.names import hf_dense_mlp, hf_rules, wrapped
-from ftengine.models.families.qwen3_next import hf_delta, read_mixers
+from ftengine.models.families.names import (
+    gguf_delta,
+    gguf_rules,
+    hf_dense_mlp,
+    hf_rules,
+    wrapped,
+)
+from ftengine.models.families.qwen3_next import GGUF_KEYS, hf_delta, read_mixers
 from ftengine.models.spec import LayerSpec, MlpSpec, ModelConfig
 
 
@@ -26,8 +32,9 @@ FAMILY = Family(
     name="qwen3_5",
     architectures=("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
     model_types=("qwen3_5", "qwen3_5_text"),
-    gguf_archs=(),
-    gguf_name="qwen35",
+    gguf_archs=("qwen35",),
     read_config=read_config,
     weights=wrapped(hf_rules(*hf_dense_mlp(), *hf_delta())),
+    gguf_weights=(*gguf_delta(), *gguf_rules(experts=False)),
+    gguf_keys=GGUF_KEYS,
 )

@@ -9,8 +9,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.models.families.base import Config, Family, read_model, text_config
-from ftengine.models.families.names import hf_experts, hf_rules, wrapped
+from ftengine.models.families.names import (
+    gguf_delta,
+    gguf_rules,
+    gguf_shared,
+    hf_experts,
+    hf_rules,
+    wrapped,
+)
 from ftengine.models.families.qwen3_next import (
+    GGUF_EXPERT_KEYS,
+    GGUF_KEYS,
     hf_delta,
     hf_shared_expert,
     read_mixers,
@@ -31,8 +40,7 @@ FAMILY = Family(
     name="qwen3_5_moe",
     architectures=("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
     model_types=("qwen3_5_moe", "qwen3_5_moe_text"),
-    gguf_archs=(),
-    gguf_name="qwen35moe",
+    gguf_archs=("qwen35moe",),
     read_config=read_config,
     weights=wrapped(
         hf_rules(
@@ -41,4 +49,6 @@ FAMILY = Family(
             *hf_delta(),
         )
     ),
+    gguf_weights=(*gguf_delta(), *gguf_rules(experts=True), *gguf_shared(gate=True)),
+    gguf_keys=(*GGUF_KEYS, *GGUF_EXPERT_KEYS),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family
+from ftengine.models.families.base import EXPERT_KEYS, Config, Family, GgufKey
 from ftengine.models.families.names import gguf_rules, hf_dense_mlp, hf_experts, hf_rules
 from ftengine.models.families.qwen3 import read_layers_attention
 from ftengine.models.spec import LayerSpec, MlpSpec, ModelConfig, MoeSpec, RouterSpec
@@ -58,4 +58,11 @@ FAMILY = Family(
     read_config=read_config,
     weights=hf_rules(*hf_experts("mlp", "gate_proj", "up_proj", "down_proj"), *hf_dense_mlp()),
     gguf_weights=gguf_rules(experts=True),
+    gguf_keys=(
+        *EXPERT_KEYS,
+        GgufKey("moe_intermediate_size", "expert_feed_forward_length"),
+        GgufKey("norm_topk_prob", "", default=True),
+        GgufKey("decoder_sparse_step", "", default=1),
+        GgufKey("mlp_only_layers", "", default=[]),
+    ),
 )

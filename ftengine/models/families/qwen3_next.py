@@ -6,8 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
-from ftengine.models.families.names import hf_dense_mlp, hf_experts, hf_rules, layer_rules
+from ftengine.models.families.base import (
+    EXPERT_KEYS,
+    GGUF_LAYOUT,
+    ROTATED_KEY,
+    Config,
+    Family,
+    GgufKey,
+    gguf_layout,
+    read_attention,
+    read_model,
+)
+from ftengine.models.families.names import (
+    gguf_delta,
+    gguf_rules,
+    gguf_shared,
+    hf_dense_mlp,
+    hf_experts,
+    hf_rules,
+    layer_rules,
+)
 from ftengine.models.families.qwen3_moe import sparse_layers
 from ftengine.models.spec import (
     DeltaSpec,
@@ -24,7 +42,10 @@ _LINEAR, _FULL = "linear_attention", "full_attention"
 
 
 def read_mixers(config: Config, *, fused: bool) -> tuple[MixerSpec, ...]:
-    """The mixer of every layer. Raises: LoadError naming the key."""
+    """The mixer of every layer. fused: b and a are one tensor, in checkpoints q, k, v and z too.
+
+    Raises: LoadError naming the key.
+    """
     attention = read_attention(
         config,
         default_theta=10000.0,
@@ -40,13 +61,17 @@ def read_mixers(config: Config, *, fused: bool) -> tuple[MixerSpec, ...]:
             f"config.json: linear_num_value_heads {value_heads} is not a multiple of "
             f"linear_num_key_heads {key_heads}"
         )
+    is_gguf = gguf_layout(config)
     delta = DeltaSpec(
         key_heads,
         value_heads,
         config.size("linear_key_head_dim", default=128),
         config.size("linear_value_head_dim", default=128),
         config.size("linear_conv_kernel_dim", default=4),
-        fused=fused,
+        fused=config.flag("gguf_qkvz", fused and not is_gguf),
+        fused_ba=fused,
+        tiled=is_gguf and not fused and key_heads < value_heads,
+        rates=is_gguf,
     )
     every = config.size("full_attention_interval", default=4)
     kinds = config.layer_types(lambda i: _LINEAR if (i + 1) % every else _FULL, _LINEAR, _FULL)
@@ -102,17 +127,39 @@ def hf_shared_expert() -> tuple[Rule, ...]:
     return (*hf_dense_mlp("mlp.shared_expert", "shared"), *gate)
 
 
+GGUF_KEYS = (
+    GGUF_LAYOUT,
+    ROTATED_KEY,
+    GgufKey("linear_conv_kernel_dim", "ssm.conv_kernel"),
+    GgufKey("linear_key_head_dim", "ssm.state_size"),
+    GgufKey("linear_value_head_dim", "ssm.inner_size", over="ssm.time_step_rank"),
+    GgufKey("linear_num_key_heads", "ssm.group_count"),
+    GgufKey("linear_num_value_heads", "ssm.time_step_rank"),
+    GgufKey("full_attention_interval", "full_attention_interval"),
+)
+"""What all with Gated DeltaNet say."""
+GGUF_EXPERT_KEYS = (
+    *EXPERT_KEYS,
+    GgufKey("moe_intermediate_size", "expert_feed_forward_length"),
+    GgufKey("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+)
+
 FAMILY = Family(
     name="qwen3_next",
     architectures=("Qwen3NextForCausalLM",),
     model_types=("qwen3_next",),
-    gguf_archs=(),
-    gguf_name="qwen3next",
+    gguf_archs=("qwen3next",),
     read_config=read_config,
     weights=hf_rules(
         *hf_experts("mlp", "gate_proj", "up_proj", "down_proj"),
         *hf_dense_mlp(),
         *hf_shared_expert(),
         *hf_delta(),
+    ),
+    gguf_weights=(*gguf_delta(), *gguf_rules(experts=True), *gguf_shared(gate=True)),
+    gguf_keys=(
+        *GGUF_KEYS,
+        *GGUF_EXPERT_KEYS,
+        GgufKey("gguf_qkvz", "blk.0.ssm_in.weight", "tensor"),
     ),
 )

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftengine.models.families.base import Config
+from ftengine.models.families.base import Config, GgufKey
 from ftengine.models.spec import AttentionSpec, MlpSpec
 
 WINDOWED, FULL = "sliding_attention", "full_attention"
+_PATTERN = "attention.sliding_window_pattern"
+
+KINDS_KEY = GgufKey("layer_types", _PATTERN, "kinds", kinds=((WINDOWED, _PATTERN), (FULL, "")))
+WINDOW_KEYS = (GgufKey("sliding_window", "attention.sliding_window"), KINDS_KEY)
+"""Where GGUF files say which layers have windows."""
 
 
 def nope_on_full(

@@ -36,7 +36,8 @@ _ft() {
 FISH = r"""# Use: ft completion fish | source     or save it in ~/.config/fish/completions/ft.fish
 function __ft_complete
     set -l words (commandline -opc)
-    ft __complete $words[2..-1] (commandline -ct | string collect --allow-empty) 2>/dev/null
+    set -l current (commandline -ct)
+    ft __complete $words[2..-1] "$current" 2>/dev/null
 end
 complete -c ft -a '(__ft_complete)'
 """

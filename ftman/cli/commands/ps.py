@@ -1,4 +1,7 @@
-"""`ft ps [PREFIX] [--experts | --cache | --queue]`: loaded models, or what happens inside them."""
+"""`ft ps [PREFIX] [--experts | --cache | --queue]`: loaded models, or what happens inside them.
+
+Starts no manager: where none runs, nothing is loaded.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,35 @@ HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the table."""
-    with session.manager() as manager:
-        inside = args.experts or args.cache
-        reply = manager.get("/api/ft/experts" if inside else "/api/ps")
-        queue = [] if inside else _queue(manager)
+    models, queue = _asked(args, session)
     if args.queue:
         return _show_queue(queue, session)
-    models = [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)]
     if session.out.as_json:
         session.out.json_line({"models": models})
-    elif args.experts:
-        session.out.data("\n".join(experts_line(model) for model in models))
-    elif args.cache:
-        session.out.data("\n".join(cache_line(model) for model in models))
+    elif args.experts or args.cache:
+        line_of = experts_line if args.experts else cache_line
+        for model in models:
+            session.out.data(line_of(model))
     else:
         session.out.data(running_table(models, SYSTEM.wall()))
         if queue:
             session.out.note(queue_line(queue))
     return 0
+
+
+def _asked(
+    args: argparse.Namespace, session: Session
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The models asked for and the queue, as the running manager tells them."""
+    manager = session.running_manager()
+    if manager is None:
+        session.out.note("the ft manager is not running, so no model is loaded")
+        return [], []
+    with manager:
+        inside = args.experts or args.cache
+        reply = manager.get("/api/ft/experts" if inside else "/api/ps")
+        queue = [] if inside else _queue(manager)
+    return [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)], queue
 
 
 def _queue(manager: ManagerClient) -> list[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from dataclasses import replace
 
 from ftman import log
@@ -12,6 +13,7 @@ from ftman.config import load_config
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Run the manager until it is told to stop."""
+    gc.disable()  # until everything is loaded, see ftman.memory.settle: nothing of it is garbage
     # The gateway and all below it are loaded only here: every other verb is a client.
     from ftman.gateway.app import serve
 

@@ -9,6 +9,7 @@ from typing import Any
 from ftman.cli.output import table
 from ftman.cli.session import Session
 from ftman.config import config_file, settings_of
+from ftman.errors import NetworkError
 
 HEADER = ("SETTING", "VALUE", "FROM")
 # The command line's own business: a manager has no use for them.
@@ -34,7 +35,11 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
 def manager_settings(session: Session) -> Mapping[str, Any]:
     """What the running manager says of its settings; {} when none runs."""
-    manager = session.running_manager()
+    try:
+        manager = session.running_manager()
+    except NetworkError as error:  # the settings of this shell are to be seen all the same
+        session.out.note(error.message)
+        return {}
     if manager is None:
         return {}
     with manager:

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 #define FT_API __attribute__((visibility("default")))
-#define FT_ABI_VERSION 3
+#define FT_ABI_VERSION 4
 
 typedef int32_t ft_status;
 enum {
@@ -67,6 +67,11 @@ enum {
 };
 
 enum { FT_SCORE_SOFTMAX = 0, FT_SCORE_SIGMOID = 1 };
+
+// Activations in products with weights whose codes are integers times a scale (q*, mxfp4, nvfp4): as
+// the target does it, or as integers of 8 bits in units of the largest of 32 (K-quants: of 256) / 127.
+// On targets without integer products the same rounding, and no gain.
+enum { FT_ACTIVATIONS_AUTO = 0, FT_ACTIVATIONS_INT8 = 1 };
 
 // out[t, n] (+)= sum_k x[t, k] * w[n, k] + bias[n]
 //   0 size  4 format  8 x  16 x_stride  24 tokens  32 weights  40 rows (N)  48 cols (K)
@@ -361,13 +366,13 @@ typedef struct {
 FT_STATIC_ASSERT(sizeof(ft_run_ops_args) == 32, "layout");
 
 // Filled by ft_info.
-//   0 size  4 abi_version  8 threads  12 zero  16 target (chosen)  32 targets (usable, by commas)
+//   0 size  4 abi_version  8 threads  12 activations  16 target (chosen)  32 targets (usable, by commas)
 //   96 features (of the CPU, by commas)
 typedef struct {
   uint32_t size;
   uint32_t abi_version;
   int32_t threads;
-  uint32_t zero;
+  uint32_t activations;
   char target[16];
   char targets[64];
   char features[160];
@@ -381,6 +386,11 @@ FT_API int32_t ft_abi_version(void);
 FT_API ft_status ft_init(int32_t num_threads);
 FT_API ft_status ft_shutdown(void);
 FT_API ft_status ft_set_target(const char* name);
+// One of FT_ACTIVATIONS_*, for every target; it stays when the target or the threads change.
+FT_API ft_status ft_set_activations(uint32_t kind);
+// Bits of an activation in products with this weight format now: 8 or 15 (integers), 16 (bfloat16),
+// 32 (float32); -1 for an unknown format.
+FT_API int32_t ft_activation_bits(uint32_t format);
 FT_API ft_status ft_info(ft_info_args* info);
 FT_API const char* ft_status_text(ft_status status);
 

@@ -24,6 +24,7 @@ struct Codes {
   static constexpr int kWordElements = 4;
   static constexpr int kGroups = 1;
   static constexpr float kIntUnit = 1;
+  static constexpr int kBytes = 2;  // of an activation as an integer
   static constexpr bool kSplit = false;
   static constexpr bool kFetch = false;   // words are not read in order
   static constexpr int order(int place) { return place; }
@@ -149,7 +150,8 @@ struct Q6KCodes : Codes {
 };
 
 #if defined(FT_HAVE_DOTS)
-constexpr int kCodeBytes = 2;  // of an element of a packed row
+template <class W>
+constexpr int kCodeBytes = W::kBytes;  // of an element of a packed row
 
 // The sums of both halves as integers times the unit. Formats without kSplit leave s[1] at zero.
 template <class W, int T, int R>
@@ -176,8 +178,8 @@ FT_INLINE void sum_codes(const CodeGroup& group, int c, const float* const* x,
         FT_UNROLL
         for (int t = 0; t < T; ++t) {
           const uint8_t* at = (const uint8_t*)x[t] + 4 * w;
-          high[t][r] = vi_dot_at(code, at, high[t][r]);
-          low[t][r] = vi_dot_at(code, at + kChunk, low[t][r]);
+          if constexpr (W::kBytes == 2) high[t][r] = vi_dot_at(code, at, high[t][r]);
+          low[t][r] = vi_dot_at(code, at + (W::kBytes - 1) * kChunk, low[t][r]);
         }
       }
     }
@@ -185,7 +187,8 @@ FT_INLINE void sum_codes(const CodeGroup& group, int c, const float* const* x,
     for (int t = 0; t < T; ++t) {
       FT_UNROLL
       for (int r = 0; r < R; ++r)
-        s[part][t][r] = vf_mul_at(vi_to_f(vi_add(vi_shl<8>(high[t][r]), low[t][r])), extras[t] + 2);
+        s[part][t][r] =
+            vf_mul_at(vi_to_f(vi_add(vi_shl<8>(high[t][r]), low[t][r])), extras[t] + 2);
     }
   }
   if constexpr (!W::kSplit) clear<T, R>(s[1]);
@@ -217,6 +220,7 @@ FT_INLINE void sum_codes(const CodeGroup& group, int c, const float* const* x, c
     }
   }
 }
+template <class W>
 constexpr int kCodeBytes = 4;
 constexpr int kWideTileRegs = kTileRegs;
 
@@ -259,7 +263,7 @@ FT_INLINE void code_tile(const PanelRun* run, int first_row, int first_token) {
       FT_UNROLL
       for (int t = 0; t < T; ++t) {
         const float* row = run->x[first_token + t];
-        x[t] = (const float*)((const uint8_t*)row + at * kCodeBytes);
+        x[t] = (const float*)((const uint8_t*)row + at * kCodeBytes<W>);
         extras[t] = row + run->sums + at / kChunk * kExtras;
       }
       sum_codes<W, T, R>(group, c, x, extras, s);

@@ -36,6 +36,7 @@ struct Words {
   static constexpr bool kWatch = false;  // watch() looks at every word
   static constexpr bool kDots = false;   // products of pairs, see dots-inl.h
   static constexpr float kIntUnit = 1;   // what the integers of codes count, see ints-inl.h
+  static constexpr int kBytes = 2;       // of an activation as an integer, see ints-inl.h
   static constexpr int kScaleBytes = 0;  // scales of a joined group, in front of its words
   static constexpr int kJoined = 1;      // chunks of a joined group
   FT_INLINE int64_t header_bytes(int64_t) { return 0; }

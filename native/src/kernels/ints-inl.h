@@ -6,7 +6,8 @@
 // exact; what the offset adds is taken back by what the lower sum starts with. Scales stay float32.
 //
 // A chunk of a packed row is 32 upper bytes, then 32 lower ones, in the order of the words' groups of
-// four (order()). Extras: for each half of the chunk -kOffset * sum as int32; the unit times
+// four (order()); where activations have 8 bits (AsInt8), in units of the chunk's largest / 127, there
+// are 32 bytes, which stand for the lower ones. Extras: for each half of the chunk -kOffset * sum as int32; the unit times
 // kIntUnit; the sum times the unit (float32).
 //
 // Rows of whole groups of 256 elements have one unit for a group: sums of chunks are then scaled by
@@ -17,6 +18,15 @@ namespace {
 
 constexpr int kGroupChunks = 8;
 constexpr int kGroupElements = kGroupChunks * kChunk;
+
+template <class W>
+using AsIs = W;
+
+// A format whose activations become int8.
+template <class W>
+struct AsInt8 : W {
+  static constexpr int kBytes = 1;
+};
 
 // Both nibbles of every byte: group 0 the low ones, 1 the high ones. Elements in row order.
 struct NibbleInts {
@@ -171,8 +181,8 @@ FT_INLINE void add_groups(const uint8_t* p, const uint8_t* const* x, int64_t byt
     const uint8_t* at = x[t] + bytes + 4 * g;
     FT_UNROLL
     for (int r = 0; r < R; ++r) {
-      high[t][r] = vi_dot_at(w[r], at, high[t][r]);
-      low[t][r] = vi_dot_at(w[r], at + kChunk, low[t][r]);
+      if constexpr (W::kBytes == 2) high[t][r] = vi_dot_at(w[r], at, high[t][r]);
+      low[t][r] = vi_dot_at(w[r], at + (W::kBytes - 1) * kChunk, low[t][r]);
     }
   }
   if constexpr (g + 1 < W::kGroups) {
@@ -255,7 +265,7 @@ FT_INLINE void int_tile(const PanelRun* run, int first_row, int first_token) {
       chunk_ints<W, T, R, false>(group + W::kScaleBytes + c * kChunkBytes + first_row * 4, at, bytes,
                           kChunk / W::kWordElements, s, acc, seen);
       FT_UNROLL
-      for (int t = 0; t < T; ++t) bytes[t] += 2 * kChunk;
+      for (int t = 0; t < T; ++t) bytes[t] += W::kBytes * kChunk;
     }
   }
   for (int c = 0; at.k < cols; ++c, at.k += kChunk) {  // a group that is filled up, half a chunk
@@ -264,7 +274,7 @@ FT_INLINE void int_tile(const PanelRun* run, int first_row, int first_token) {
     chunk_ints<W, T, R, false>(group + W::kScaleBytes + c * kChunkBytes + first_row * 4, at, bytes,
                         (int)(left / W::kWordElements), s, acc, seen);
     FT_UNROLL
-    for (int t = 0; t < T; ++t) bytes[t] += 2 * kChunk;
+    for (int t = 0; t < T; ++t) bytes[t] += W::kBytes * kChunk;
   }
   W::template end<T, R>(run->panel, first_row, acc, seen);
   store_tile<T, R>(run, first_row, first_token, acc);
@@ -320,7 +330,7 @@ FT_INLINE void group_tile(const PanelRun* run, int first_row, int first_token) {
         chunk_ints<W, T, R, true>(joined + W::kScaleBytes + c * kChunkBytes + first_row * 4, at,
                                   bytes, kChunk / W::kWordElements, s, block, seen);
         FT_UNROLL
-        for (int t = 0; t < T; ++t) bytes[t] += 2 * kChunk;
+        for (int t = 0; t < T; ++t) bytes[t] += W::kBytes * kChunk;
       }
     }
     const int64_t extras = run->sums + (at.k - kGroupElements) / kChunk * kExtras;
@@ -352,7 +362,7 @@ struct GroupTile {
 
 template <class W>
 void panel_ints(const PanelRun* run) {
-  if (run->cols % kGroupElements == 0) {
+  if (W::kBytes == 2 && run->cols % kGroupElements == 0) {
     over_tiles<GroupTile, W, 1, 2, 2>(run);
   } else {
     over_tiles<IntTile, W, 1, 2, 2>(run);
@@ -383,7 +393,7 @@ void pack_ints(const float* x, int64_t cols, float* out) {
   alignas(64) int32_t sums[2];
   for (int64_t k = 0; k < cols; k += kChunk) {
     move_chunk<W>(x + k, cols - k < kChunk ? (int)(cols - k) : kChunk, moved);
-    const float unit = vi_store_bytes((uint8_t*)out + 2 * k, moved, sums);
+    const float unit = vi_store_bytes<W::kBytes>((uint8_t*)out + W::kBytes * k, moved, sums);
     if (!W::kSplit) sums[0] += sums[1];
     float* extras = out + cols + k / kChunk * kExtras;
     store_extras<W>(sums, unit, extras);
@@ -401,7 +411,7 @@ void pack_int_groups(const float* x, int64_t cols, float* out) {
   for (int64_t k = 0; k < cols; k += kChunk) {
     if (k % kGroupElements == 0) largest = vf_largest(x + k, kGroupChunks);
     move_chunk<W>(x + k, kChunk, moved);
-    vi_store_chunk((uint8_t*)out + 2 * k, moved, largest, sums);
+    vi_store_chunk<2>((uint8_t*)out + 2 * k, moved, largest, sums);
     if (!W::kSplit) sums[0] += sums[1];
     float* extras = out + cols + k / kChunk * kExtras;
     store_extras<W>(sums, largest / 32512.0f, extras);

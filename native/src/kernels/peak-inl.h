@@ -15,7 +15,7 @@ FT_INLINE int peak_kind(int) { return 0; }
 #endif
 
 // `rounds` rounds; returns the multiply-adds of one. sink keeps the compiler from leaving them out.
-int64_t peak_products(int format, int64_t rounds, float* sink) {
+int64_t peak_products(int format, [[maybe_unused]] bool int8, int64_t rounds, float* sink) {
   alignas(64) float number[16] = {0};
   const int kind = peak_kind(format);
   VF sums[kPeakSums];
@@ -52,7 +52,8 @@ int64_t peak_products(int format, int64_t rounds, float* sink) {
   for (int i = 1; i < kPeakSums; ++i) sums[0] = vf_add(sums[0], sums[i]);
   *sink = vf_sum(sums[0]);
   // integers: two bytes of an activation, so two instructions for four multiply-adds of a lane
-  return kPeakSums * kLanes * (kind == 0 ? 1 : 2);
+  const int lane = kind == 0 ? 1 : kind == 2 && int8 ? 4 : 2;
+  return kPeakSums * kLanes * lane;
 }
 
 }  // namespace

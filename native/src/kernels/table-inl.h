@@ -13,6 +13,9 @@
 #include "kernels/codes-inl.h"
 #if defined(FT_HAVE_DOTS)
 #include "kernels/k-quants-inl.h"
+#include "kernels/k-wide-inl.h"
+#else
+#include "kernels/int8-inl.h"
 #endif
 #include "kernels/math-inl.h"
 #include "kernels/peak-inl.h"
@@ -23,36 +26,60 @@
 
 namespace ft {
 
+#if defined(FT_HAVE_DOTS)
+#define FT_INT_PANELS(AS)                                                                       \
+  panel_ints<AS<Q8Ints>>, panel_ints<AS<Q40Ints>>, panel_ints<AS<Q41Ints>>,                     \
+      panel_ints<AS<Mxfp4Ints<NibbleInts>>>, panel_ints<AS<Mxfp4Ints<SplitNibbleInts>>>,        \
+      panel_ints<AS<Nvfp4Ints<false>>>, panel_ints<AS<Nvfp4Ints<true>>>, panel<Fp8TensorDots>,  \
+      panel<Fp8BlockDots>, panel_codes<AS<Q50Codes>>, panel_codes<AS<Q51Codes>>,                \
+      panel_k<AS<Q4KInts>>, panel_k<AS<Q5KInts>>, panel_k<AS<Q6KInts>>
+#define FT_INT_ROWS(AS, PACK)                                                                   \
+  PACK<AS<Q8Ints>>, PACK<AS<Q40Ints>>, PACK<AS<Q41Ints>>, PACK<AS<Mxfp4Ints<NibbleInts>>>,      \
+      PACK<AS<Mxfp4Ints<SplitNibbleInts>>>, PACK<AS<Nvfp4Ints<false>>>,                         \
+      PACK<AS<Nvfp4Ints<true>>>, pack_dots<Fp8TensorDots>, pack_dots<Fp8BlockDots>,             \
+      pack_ints<AS<Q50Codes>>, pack_ints<AS<Q51Codes>>, pack_k<AS<Q4KInts>>,                    \
+      pack_k<AS<Q5KInts>>, pack_k<AS<Q6KInts>>
+#endif
+
 extern const KernelTable FT_TABLE;
 const KernelTable FT_TABLE = {
     FT_TARGET,
     peak_products,
 #if defined(FT_HAVE_DOTS)
-    2,
-    {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, panel_ints<Q8Ints>, panel_ints<Q40Ints>,
-     panel_ints<Q41Ints>, panel_ints<Mxfp4Ints<NibbleInts>>,
-     panel_ints<Mxfp4Ints<SplitNibbleInts>>, panel_ints<Nvfp4Ints<false>>,
-     panel_ints<Nvfp4Ints<true>>, panel<Fp8TensorDots>, panel<Fp8BlockDots>,
-     panel_codes<Q50Codes>, panel_codes<Q51Codes>,
-     panel_k<Q4KInts>, panel_k<Q5KInts>, panel_codes<Q6KCodes>},
-    {nullptr, nullptr, pack_dots<Bf16Dots>, pack_int_groups<Q8Ints>, pack_int_groups<Q40Ints>,
-     pack_int_groups<Q41Ints>, pack_int_groups<Mxfp4Ints<NibbleInts>>,
-     pack_int_groups<Mxfp4Ints<SplitNibbleInts>>, pack_int_groups<Nvfp4Ints<false>>,
-     pack_int_groups<Nvfp4Ints<true>>, pack_dots<Fp8TensorDots>, pack_dots<Fp8BlockDots>,
-     pack_ints<Q50Codes>, pack_ints<Q51Codes>, pack_k, pack_k, pack_ints<Q6KCodes>},
-    1u << kQ8_0 | 1u << kQ4_0 | 1u << kQ4_1 | 1u << kMxfp4 | 1u << kMxfp4Gguf | 1u << kNvfp4 |
-        1u << kNvfp4Div | 1u << kQ4K | 1u << kQ5K,
+    {{15,
+      2,
+      {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, FT_INT_PANELS(AsIs)},
+      {nullptr, nullptr, pack_dots<Bf16Dots>, FT_INT_ROWS(AsIs, pack_int_groups)},
+      kIntFormats & ~(1u << kQ5_0 | 1u << kQ5_1)},
+     {8,
+      2,
+      {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, FT_INT_PANELS(AsInt8)},
+      {nullptr, nullptr, pack_dots<Bf16Dots>, FT_INT_ROWS(AsInt8, pack_ints)},
+      kIntFormats}},
 #else
-    4,
-    {panel<F32Words>, panel<F16Words>, panel<Bf16Words>, panel<Q8Words>, panel<Q40Words>,
-     panel<Q41Words>, panel<Mxfp4Words>, panel<Mxfp4Words>, panel<Nvfp4Words<false>>,
-     panel<Nvfp4Words<true>>, panel<Fp8TensorWords>, panel<Fp8BlockWords>,
-     panel_codes<Q50Codes>, panel_codes<Q51Codes>,
-     panel_codes<Q4KCodes>, panel_codes<Q5KCodes>, panel_codes<Q6KCodes>},
-    {nullptr, nullptr, nullptr, nullptr, pack_row_q4, pack_row_q4, nullptr, pack_row_mxfp4_gguf,
-     nullptr, nullptr, nullptr, nullptr, pack_row_sums, pack_row_sums, pack_row_sums,
-     pack_row_sums, pack_row_sums},
-    0,
+#define FT_FLOAT_PANELS                                                                         \
+  {panel<F32Words>, panel<F16Words>, panel<Bf16Words>, panel<Q8Words>, panel<Q40Words>,         \
+   panel<Q41Words>, panel<Mxfp4Words>, panel<Mxfp4Words>, panel<Nvfp4Words<false>>,             \
+   panel<Nvfp4Words<true>>, panel<Fp8TensorWords>, panel<Fp8BlockWords>,                        \
+   panel_codes<Q50Codes>, panel_codes<Q51Codes>, panel_codes<Q4KCodes>,                         \
+   panel_codes<Q5KCodes>, panel_codes<Q6KCodes>}
+    {{32,
+      4,
+      FT_FLOAT_PANELS,
+      {nullptr, nullptr, nullptr, nullptr, pack_row_q4, pack_row_q4, nullptr, pack_row_mxfp4_gguf,
+       nullptr, nullptr, nullptr, nullptr, pack_row_sums, pack_row_sums, pack_row_sums,
+       pack_row_sums, pack_row_sums},
+      0},
+     {8,
+      4,
+      FT_FLOAT_PANELS,
+      {nullptr, nullptr, nullptr, pack_int8<nullptr, kChunk>, pack_int8<pack_row_q4, kChunk>,
+       pack_int8<pack_row_q4, kChunk>, pack_int8<nullptr, kChunk>,
+       pack_int8<pack_row_mxfp4_gguf, kChunk>, pack_int8<nullptr, kChunk>,
+       pack_int8<nullptr, kChunk>, nullptr, nullptr, pack_int8<pack_row_sums, kChunk>,
+       pack_int8<pack_row_sums, kChunk>, pack_int8<pack_row_sums, kKElements>,
+       pack_int8<pack_row_sums, kKElements>, pack_int8<pack_row_sums, kKElements>},
+      kKFormats}},
 #endif
     store,
     glu,

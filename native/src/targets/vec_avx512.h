@@ -119,6 +119,19 @@ FT_INLINE VI vi_dot_at(VI w, const uint8_t* p, VI c) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const int32_t*)p));
   return c;
 }
+// Two int16 times two int16 at p, added to every lane.
+FT_INLINE VI vi_dot16_at(VI w, const uint8_t* p, VI c) {
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(c) : "v"(w), "m"(*(const int32_t*)p));
+  return c;
+}
+FT_INLINE void vi_store(void* p, VI v) { _mm512_storeu_si512(p, v); }
+FT_INLINE VI vi_mul(VI a, VI b) { return _mm512_mullo_epi32(a, b); }
+FT_INLINE VI vi_mul16(VI a, VI b) { return _mm512_mullo_epi16(a, b); }
+FT_INLINE VI vi_sub16(VI a, VI b) { return _mm512_sub_epi16(a, b); }
+template <int n>
+FT_INLINE VI vi_shr16(VI a) {
+  return _mm512_srli_epi16(a, n);
+}
 FT_INLINE VI vi_xor(VI a, VI b) { return _mm512_xor_si512(a, b); }
 FT_INLINE VF vf_mul_at(VF a, const float* p) {
   VF c;
@@ -155,18 +168,9 @@ FT_INLINE void vi_store_halves(uint16_t* to, const float* from) {
   const __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
   _mm512_storeu_si512(to, (__m512i)pairs);
 }
-// 32 floats times `each`, rounded, as upper and lower signed bytes, and as they are.
-FT_INLINE void vi_store_bytes_of(uint8_t* to, const float* from, VF each, VI* values) {
-  const VI part[2] = {vf_round(vf_mul(_mm512_loadu_ps(from), each)),
-                      vf_round(vf_mul(_mm512_loadu_ps(from + 16), each))};
-  for (int i = 0; i < 2; ++i) {
-    const VI upper = _mm512_srai_epi32(_mm512_add_epi32(part[i], vi_set1(128)), 8);
-    const VI lower = _mm512_sub_epi32(part[i], _mm512_slli_epi32(upper, 8));
-    _mm_storeu_si128((__m128i*)(to + 16 * i), _mm512_cvtepi32_epi8(upper));
-    _mm_storeu_si128((__m128i*)(to + 32 + 16 * i), _mm512_cvtepi32_epi8(lower));
-    values[i] = part[i];
-  }
-}
+// The largest integer that an activation of so many bytes becomes.
+template <int bytes>
+constexpr float kSteps = bytes == 2 ? 32512.0f : 127.0f;
 // The largest size of 32 * chunks floats, NaN where one is not finite.
 FT_INLINE float vf_largest(const float* from, int chunks) {
   VF nothing = _mm512_setzero_ps(), largest = nothing;
@@ -178,26 +182,50 @@ FT_INLINE float vf_largest(const float* from, int chunks) {
   const float zero = vf_sum(nothing);
   return zero != zero ? zero : vf_top(largest);
 }
-FT_INLINE VF vf_steps(float largest) {
-  return _mm512_set1_ps(largest > 1e-30f ? 32512.0f / largest : 0.0f);
+// 32 floats in units of `largest` / kSteps.
+template <int bytes>
+FT_INLINE void vi_count_steps(const float* from, float largest, VI* part) {
+  const VF each = _mm512_set1_ps(largest > 1e-30f ? kSteps<bytes> / largest : 0.0f);
+  for (int i = 0; i < 2; ++i) part[i] = vf_round(vf_mul(_mm512_loadu_ps(from + 16 * i), each));
 }
-// 32 floats in units of `largest` / 32512, as upper and lower signed bytes; the sums of the first and
-// the last 16. All are 0 where `largest` is NaN.
+// The same as signed bytes, upper and lower ones where there are two; the sums of the first and the
+// last 16. All are 0 where `largest` is NaN.
+template <int bytes>
 FT_INLINE void vi_store_chunk(uint8_t* to, const float* from, float largest, int32_t* sums) {
   if (largest != largest) {
-    memset(to, 0, 64);
+    memset(to, 0, 32 * bytes);
     sums[0] = sums[1] = 0;
     return;
   }
   VI part[2];
-  vi_store_bytes_of(to, from, vf_steps(largest), part);
-  for (int i = 0; i < 2; ++i) sums[i] = _mm512_reduce_add_epi32(part[i]);
+  vi_count_steps<bytes>(from, largest, part);
+  for (int i = 0; i < 2; ++i) {
+    sums[i] = _mm512_reduce_add_epi32(part[i]);
+    VI lower = part[i];
+    if constexpr (bytes == 2) {
+      const VI upper = _mm512_srai_epi32(_mm512_add_epi32(lower, vi_set1(128)), 8);
+      _mm_storeu_si128((__m128i*)(to + 16 * i), _mm512_cvtepi32_epi8(upper));
+      lower = _mm512_sub_epi32(lower, _mm512_slli_epi32(upper, 8));
+    }
+    _mm_storeu_si128((__m128i*)(to + 32 * (bytes - 1) + 16 * i), _mm512_cvtepi32_epi8(lower));
+  }
 }
 // The same in units of their own largest; returns the unit, NaN where a value is not finite.
+template <int bytes>
 FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
   const float largest = vf_largest(from, 1);
-  vi_store_chunk(to, from, largest, sums);
-  return largest / 32512.0f;
+  vi_store_chunk<bytes>(to, from, largest, sums);
+  return largest / kSteps<bytes>;
+}
+// The same as int16, elements 0, 2, 1, 3 of every four.
+FT_INLINE void vi_store_pairs(uint8_t* to, const float* from, float largest) {
+  VI part[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+  if (largest == largest) vi_count_steps<2>(from, largest, part);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i halves = _mm512_cvtepi32_epi16(part[i]);
+    const __m256i moved = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(halves, 0xd8), 0xd8);
+    _mm256_storeu_si256((__m256i*)(to + 32 * i), moved);
+  }
 }
 #endif
 

@@ -1,6 +1,7 @@
 """The invariants I1 to I8, checked from outside: by files, by /proc, by what clients were told.
 
-The product's own checks are not used: what a manifest names is hashed again here.
+The product's own checks are not used: what a manifest names is hashed again here. Each check notes
+in the ledger that it was made, and whether it held.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import xxhash
+
+from tests.e2e.faults import ledger
+from tests.e2e.faults.ledger import checks
 
 if TYPE_CHECKING:
     from tests.e2e.faults.manager_process import Answer
@@ -29,8 +33,9 @@ PROBE_LIMIT_S = 20.0
 _STAYS_IN_RUN = {"manager.lock", "engines"}
 
 
+@checks("I1")
 def sound_models(models: Path) -> dict[str, str]:
-    """I1 to I3: every visible model is whole, byte for byte. Returns name -> FTW id."""
+    """I1: every visible model is whole, byte for byte. Returns name -> FTW id."""
     found = {}
     folder = models / "manifests"
     for path in sorted(folder.rglob("*")):
@@ -81,7 +86,7 @@ def ftw_problems(folder: Path, ftw_id: str) -> Iterator[str]:
 
 
 def orphans(models: Path) -> list[str]:
-    """I2: blobs and weights that no manifest names, and unfinished files."""
+    """For I2: blobs and weights that no manifest names, and unfinished files."""
     needed = set()
     for path in (models / "manifests").rglob("*"):
         if path.is_file():
@@ -93,6 +98,29 @@ def orphans(models: Path) -> list[str]:
     return sorted({*blobs, *weights} - needed) + partial
 
 
+@checks("I2")
+def no_orphans(models: Path, *, partials: bool = False) -> None:
+    """I2: nothing that nobody owns; partials: unfinished files may be there."""
+    found = [item for item in orphans(models) if not partials or not item.startswith("partial ")]
+    assert found == []
+
+
+@checks("I3")
+def acknowledged(
+    present: Mapping[str, str], kept: Mapping[str, str], possible: Collection[str]
+) -> None:
+    """I3: what was acknowledged is there, and beside it only what was under way."""
+    assert kept.items() <= present.items(), ("acknowledged work is gone", kept, present)
+    assert set(present) <= set(possible), ("nobody asked for this", present, possible)
+
+
+@checks("I3")
+def one_of(present: Mapping[str, str], states: Collection[Mapping[str, str]]) -> None:
+    """I3: the catalog equals the state before, or after, the work that was cut off."""
+    assert present in states, (present, states)
+
+
+@checks("I4")
 def ended_once(answer: Answer, *, may_break: bool = False) -> None:
     """I4: one end, of one kind: complete, or an error; broken only where the manager was killed."""
     ends = sum(bool(value.get("done")) for value in answer.values if "done" in value)
@@ -106,6 +134,20 @@ def ended_once(answer: Answer, *, may_break: bool = False) -> None:
         assert answer.error
 
 
+@checks("I4")
+def told_why(reply: httpx.Response) -> None:
+    """I4, R7: a refusal has a code or a known text, and says when to come again if that helps."""
+    assert reply.status_code >= 400, reply.text
+    told = reply.json()["error"]
+    assert told, reply.text
+    unhandled = reply.status_code >= 500 and "internal error" in reply.text
+    ledger.level("R7", "5xx without a cause", float(unhandled), 0)
+    assert not unhandled, reply.text
+    if reply.status_code == 503:
+        assert int(reply.headers["retry-after"]) > 0
+
+
+@checks("I5")
 def nothing_is_left(home: Path, sockets: list[Path]) -> None:
     """I5: no process of this store, no socket and no private file, at most 5 s after the end."""
     deadline = time.monotonic() + STOP_LIMIT_S
@@ -119,9 +161,17 @@ def nothing_is_left(home: Path, sockets: list[Path]) -> None:
     assert not [path for path in home.rglob(".*.tmp") if path.is_file()]
 
 
+@checks("I5")
+def one_engine_per_key(home: Path) -> None:
+    """I5: no two living engines of one model."""
+    models = re.findall(r"serve --ftw (\S+)", "\n".join(processes_of(home)))
+    assert len(models) == len(set(models)), models
+
+
 def no_traceback(log: str) -> None:
-    """Nothing went wrong that nobody had thought of."""
+    """R7: nothing went wrong that nobody had thought of."""
     at = log.find("Traceback")
+    ledger.level("R7", "tracebacks in the log", log.count("Traceback"), 0)
     assert at < 0, log[max(0, at - 600) : at + 3000]
 
 
@@ -149,7 +199,7 @@ def engine_sockets(home: Path) -> list[Path]:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """I6: everything below a folder, with size and time of change."""
+    """For I6: everything below a folder, with size and time of change."""
     found = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
@@ -158,6 +208,13 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+@checks("I6")
+def nothing_outside(folder: Path, before: dict[str, tuple[int, int]]) -> None:
+    """I6: a folder beside the store is as it was."""
+    assert snapshot(folder) == before
+
+
+@checks("I7")
 def answers_when_healthy(url: str, model: str = "tiny") -> None:
     """I7: healthy, and therefore able to make one token in time."""
     assert httpx.get(f"{url}/health", trust_env=False).json() == {"status": "ok"}
@@ -190,6 +247,7 @@ def vitals(pid: int) -> Vitals:
     return Vitals(field("VmRSS") << 10, field("VmHWM") << 10, fds, field("Threads"))
 
 
+@checks("I8")
 def back_to(pid: int, before: Vitals, limit_s: float = 5.0) -> None:
     """I8: memory within 5 %, open files within 3 of the start level."""
     deadline = time.monotonic() + limit_s

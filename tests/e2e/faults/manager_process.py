@@ -9,28 +9,41 @@ import contextlib
 import json
 import os
 import random
+import signal
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import httpx
 import pytest
 
 from ftman.calibration import Calibration
 from ftman.config import EngineSettings, Paths
+from ftman.supervisor import supervisor
+from ftman.supervisor.watch import Timings
 from tests.e2e.faults import invariants
 from tests.e2e.processes import FAKE, REAL, ManagerProcess, manager_process
 from tests.fakes.engine import FakeScript
+from tests.ftman.gateway.serving import Manager, Tiny, make_config, managing
+from tests.ftman.supervisor.harness import QUICK
+
+if TYPE_CHECKING:
+    from tests.e2e.faults.forks import Forked, Forks
 
 SHORT, LONG = 5, 50
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 runs = pytest.mark.parametrize("num_points", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])
 """Every fault runs at this many random points."""
 
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""All of it is plain HTTP; reading the certificates for it would take most of the time."""
 _LIMITED = (
     "import os,resource,sys;n=int(sys.argv[1]);"
     "resource.setrlimit(resource.RLIMIT_FSIZE,(n,n));os.execv(sys.argv[2],sys.argv[2:])"
@@ -71,7 +84,10 @@ class Answer:
     @property
     def text(self) -> str:
         """The generated text of a native answer."""
-        return "".join(value["message"]["content"] for value in self.values if "message" in value)
+        told = (value.get("message", {}).get("content") for value in self.values)
+        return "".join(text or "" for text in told) + "".join(
+            value.get("response", "") for value in self.values
+        )
 
     @property
     def complete(self) -> bool:
@@ -98,7 +114,7 @@ def ask(
     answer = Answer()
     try:
         with (
-            httpx.Client(trust_env=False, timeout=40) as client,
+            httpx.Client(trust_env=False, timeout=40, verify=NO_TLS) as client,
             client.stream("POST", url + path, json=body) as reply,
         ):
             answer.status = reply.status_code
@@ -151,6 +167,15 @@ class Rig:
         self._environment |= {"FT_RESERVE_BYTES": "0", "FT_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._outside = invariants.snapshot(self.root / "user")
 
+    @property
+    def paths(self) -> Paths:
+        """Where the store lies."""
+        return Paths(self.home, self.home / "models")
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What a manager is started with, beside the place of its store."""
+        return self._environment | more
+
     @contextlib.contextmanager
     def manager(
         self, command: tuple[str, ...] = FAKE, **environment: str
@@ -166,6 +191,47 @@ class Rig:
             invariants.nothing_is_left(self.home, sockets)
         self.check_outside()
 
+    @contextlib.contextmanager
+    def forked(self, forks: Forks, **environment: str) -> Iterator[Forked]:
+        """A manager from a fork. After its end: what `manager` checks."""
+        started = forks.start(self.home, self._environment | environment)
+        try:
+            yield started
+            sockets = invariants.engine_sockets(self.home)
+        finally:
+            started.signal(signal.SIGTERM)
+            code = started.wait()
+        invariants.no_traceback(started.log)
+        if code == 0:
+            invariants.nothing_is_left(self.home, sockets)
+        self.check_outside()
+
+    @contextlib.contextmanager
+    def inside(
+        self,
+        script: Any,
+        models: tuple[Tiny, ...] = (Tiny(),),
+        timings: Timings = QUICK,
+        **changes: Any,
+    ) -> Iterator[Manager]:
+        """A manager in this process, on the same store, with the same checks at its end.
+
+        script: whatever FakeLauncher takes. changes: settings.
+        """
+        environment = self._environment | {"FT_HOME": str(self.home)}
+        with (
+            mock.patch.dict(os.environ, environment),
+            mock.patch.object(supervisor, "Timings", partial(replace, timings)),
+        ):
+            config = make_config(self.home, **changes)
+            with managing(self.home, script, models, config=config) as manager:
+                yield manager
+                sockets = invariants.engine_sockets(self.home)
+            invariants.nothing_is_left(self.home, sockets)
+        self.check_store()
+        invariants.no_orphans(self.home / "models")
+        self.check_outside()
+
     def _be_calibrated(self) -> None:
         """The first load would measure the machine for ten seconds; faults need no rates."""
         calibration = Calibration(Paths(self.home, self.home / "models"), EngineSettings(threads=1))
@@ -179,12 +245,12 @@ class Rig:
         return ask(url, {"model": name, "insecure": True}, "/api/pull", on_line)
 
     def check_store(self) -> dict[str, str]:
-        """I1 to I3 on the files. Returns manifest name -> FTW id."""
+        """I1 on the files. Returns manifest name -> FTW id."""
         return invariants.sound_models(self.home / "models")
 
     def check_outside(self) -> None:
         """I6."""
-        assert invariants.snapshot(self.root / "user") == self._outside
+        invariants.nothing_outside(self.root / "user", self._outside)
 
     def kill(self, manager: ManagerProcess) -> None:
         """SIGKILL, and wait for the end."""
@@ -228,6 +294,17 @@ def engine_pids(home: Path) -> list[int]:
             if pid and is_alive(pid):
                 found.append(pid)
     return found
+
+
+def engine_pid(home: Path, model: str) -> int:
+    """The living engine of a model, by its record; 0 if there is none."""
+    for path in sorted((home / "run" / "engines").glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            value = json.loads(path.read_text())
+            pid = int(value["pid"])
+            if value["spec"]["name"].partition(":")[0] == model and pid and is_alive(pid):
+                return pid
+    return 0
 
 
 def is_alive(pid: int) -> bool:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from ftman.config import Paths
-from tests.e2e.faults import invariants
+from tests.e2e.faults import invariants, ledger
 from tests.e2e.faults.manager_process import (
     REAL,
     Answer,
@@ -40,12 +37,6 @@ LOST_PER_RANGE, LOST_IN_ALL, OPEN_RANGES = 8 << 20, 64 << 20, 8
 """R1, and how many ranges one pull has open."""
 
 
-@pytest.fixture
-def hub() -> Iterator[BadHub]:
-    with BadHub() as served:
-        yield served
-
-
 @runs
 def test_a_killed_pull_loses_little_and_shows_nothing_half(
     rig: Rig, hub: BadHub, num_points: int
@@ -61,16 +52,16 @@ def test_a_killed_pull_loses_little_and_shows_nothing_half(
             kills += killed_at_a_step(rig, url, plan)
         else:
             kills += killed_when_so_much_is_there(rig, url, rig.rng.uniform(0.01, 0.99))
-        present = rig.check_store()
-        assert earlier.items() <= present.items(), "what was there before is gone"
-        assert set(present) <= {*earlier, "wide/latest"}
+        invariants.acknowledged(rig.check_store(), earlier, {*earlier, "wide/latest"})
     assert kills
     with rig.manager(REAL) as manager:
         ended_well(rig.pull(manager.url, url))
     assert set(rig.check_store()) == {*earlier, "wide/latest"}
-    assert invariants.orphans(rig.home / "models") == []
+    invariants.no_orphans(rig.home / "models")
     lost = kills * min(OPEN_RANGES * LOST_PER_RANGE, LOST_IN_ALL, len(data))
     assert hub.bytes_sent(PATH) <= len(data) + lost
+    per_kill = (hub.bytes_sent(PATH) - len(data)) / kills
+    ledger.level("R1", "bytes lost by a kill", per_kill, LOST_IN_ALL)
 
 
 @runs
@@ -83,6 +74,7 @@ def test_a_clean_stop_in_a_pull_fetches_nothing_twice(
     for _ in range(num_points // 4):
         stopped, answer = cut_by_interrupts(rig, url, rig.rng.uniform(reached, 0.95))
         assert begun_at(answer) >= reached
+        ledger.level("R1", "share lost by a clean stop", max(0, reached - begun_at(answer)), 0)
         invariants.ended_once(answer)
         if answer.complete:
             break

@@ -9,7 +9,7 @@ import time
 from urllib.parse import urlsplit
 
 from ftman.config import Paths
-from tests.e2e.faults import invariants
+from tests.e2e.faults import invariants, ledger
 from tests.e2e.faults.manager_process import CHAT, Rig, ask, engines, fake, runs, until
 from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import ids_of, install
@@ -71,7 +71,9 @@ def one_departure(rig: Rig, url: str, phase: str, how: str) -> None:
         leave(connection, how)
     started = time.monotonic()
     until(lambda: in_use(url) == 0, LIMIT_S + 2)
-    assert time.monotonic() - started <= LIMIT_S + 0.2, (phase, how)
+    spent_s = time.monotonic() - started
+    ledger.level("R4", f"gone in {phase}, s", spent_s, LIMIT_S)
+    assert spent_s <= LIMIT_S + 0.2, (phase, how)
     for connection in connections:
         connection.close()
 

@@ -21,9 +21,9 @@ LAYERS = (
 FORMATS = pytest.mark.parametrize("kept", [BF16, F32, Q8], ids=lambda item: item.name)
 
 
-def filled(kept: KvFormat, num_pages: int = 5) -> KvPool:
+def filled(kept: KvFormat, num_pages: int = 5, *, together: bool = False) -> KvPool:
     """Every page holds other bytes."""
-    pool = KvPool(LAYERS, num_pages, kept, page_aligned)
+    pool = KvPool(LAYERS, num_pages, kept, page_aligned, together)
     for tensor in pool.tensors:
         data = tensor.view(torch.uint8)
         data.copy_(torch.randint(0, 100, data.shape, dtype=torch.uint8))
@@ -88,6 +88,38 @@ def test_pages_come_back_from_bytes(kept: KvFormat) -> None:
     other = filled(kept)
     other.write_pages([2, 4], data)
     assert [bytes_of(other, page) for page in (2, 4)] == before
+
+
+@FORMATS
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("rows", [[5, 6, 7], [0, 9, 4], [8, 7, 6]])
+def test_pages_come_back_from_rows_wherever_these_are(
+    kept: KvFormat, together: bool, rows: list[int]
+) -> None:
+    pool = filled(kept, together=together)
+    data = torch.zeros(10, pool.bytes_per_page, dtype=torch.uint8)
+    pages = [3, 0, 2]
+    before = [bytes_of(pool, page) for page in pages]
+    pool.read_into(pages, data, rows)
+    assert torch.equal(data[rows], pool.read_pages(pages))
+    other = filled(kept, together=together)
+    kept_page = bytes_of(other, 2)
+    other.write_pages([1, 4, 3], data, rows)
+    assert [bytes_of(other, page) for page in (1, 4, 3)] == before
+    assert bytes_of(other, 2) == kept_page
+
+
+@FORMATS
+def test_tensors_in_one_block_are_apart(kept: KvFormat) -> None:
+    pool = filled(kept, together=True)
+    apart = filled(kept)
+    assert [t.shape for t in pool.tensors] == [t.shape for t in apart.tensors]
+    assert pool.total_bytes == apart.total_bytes
+    for number, tensor in enumerate(pool.tensors):
+        assert tensor.data_ptr() % 64 == 0
+        tensor.view(torch.uint8).fill_(number)
+    for number, tensor in enumerate(pool.tensors):
+        assert bool((tensor.view(torch.uint8) == number).all())
 
 
 @FORMATS

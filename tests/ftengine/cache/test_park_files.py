@@ -139,10 +139,10 @@ def test_file_of_another_format_is_deleted(
     folder: ParkFolder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder)
-    monkeypatch.setattr(park_files, "FORMAT", 2)
+    monkeypatch.setattr(park_files, "FORMAT", park_files.FORMAT + 1)
     other = again(folder)
     assert list(other.scan()) == []
-    assert "its format is 1 and not 2" in caplog.text
+    assert f"its format is {park_files.FORMAT - 1} and not {park_files.FORMAT}" in caplog.text
     other.close()
 
 

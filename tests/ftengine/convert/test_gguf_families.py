@@ -8,24 +8,89 @@ from typing import Any
 import pytest
 
 from ftengine.convert.local import convert_folder
-from tests.fakes.tiny_gguf_families import GGUF_FAMILIES, write_family_gguf
+from tests.fakes.tiny_gguf_families import GGUF_FAMILIES, PLAIN, Manner, write_family_gguf
 from tests.fakes.tiny_hybrids import build_hybrid
+from tests.fakes.tiny_sparse import VARIANTS
 from tests.ftengine.parity.tiny_engines import load_engine, random_ids
 
 PROMPT = random_ids(40, seed=2)
-CHANGES: dict[str, dict[str, Any]] = {"qwen2_moe": {"mlp_only_layers": []}}
-"""Such files have experts on every layer."""
+_LONG = [1.0 + 0.5 * pair for pair in range(8)]
+CHANGES: dict[str, dict[str, Any]] = {
+    # such files have experts on every layer
+    "qwen2_moe": {"mlp_only_layers": []},
+    "qwen3_next": {"mlp_only_layers": []},
+    # what follows is not in such files: readers take what the released models have
+    "gpt_oss": {"swiglu_limit": 7.0},
+    "gemma3": {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": None},
+    "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192},
+    "nemotron_h": {"layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"]},
+    "phimoe": {
+        "router_jitter_noise": 0.01,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0] * 8,
+            "long_factor": _LONG,
+            "short_mscale": 1.25,
+            "long_mscale": 1.25,
+            "original_max_position_embeddings": 16,
+        },
+    },
+}
+CHANGES["nemotron_h_super"] = CHANGES["nemotron_h"]
+SLOW = (*VARIANTS, "qwen3_5", "granitemoeshared")
+"""Where another family of the same rules stands for them."""
+FAMILIES = [
+    pytest.param(family, marks=[pytest.mark.slow] if family in SLOW else [])
+    for family in GGUF_FAMILIES
+]
 
 
-@pytest.mark.parametrize("family", GGUF_FAMILIES)
-def test_a_gguf_file_and_its_checkpoint_give_the_same_logits(family: str, tmp_path: Path) -> None:
-    source = build_hybrid(family, tmp_path / "hf", changes=CHANGES.get(family))
-    (tmp_path / "gguf").mkdir()
-    write_family_gguf(family, source, tmp_path / "gguf" / "tiny.gguf")
-    result = convert_folder(tmp_path / "gguf", tmp_path / "gguf-ftw")
-    assert result["family"] == family
-    convert_folder(source, tmp_path / "ftw")
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_gguf_file_and_its_checkpoint_give_the_same_logits(model: str, tmp_path: Path) -> None:
+    source = build_hybrid(model, tmp_path / "hf", changes=CHANGES.get(model))
+    family, logits = read(model, source, tmp_path / "gguf")
+    wanted = convert_folder(source, tmp_path / "ftw")
     truth = load_engine(tmp_path / "ftw").runner.logits(PROMPT)
-    found = load_engine(tmp_path / "gguf-ftw").runner.logits(PROMPT)
+    assert family == wanted["family"]
     assert float(truth.std()) > 0.1
-    assert float((found - truth).abs().max()) <= 2e-5
+    assert float((logits - truth).abs().max()) <= 2e-5
+
+
+def read(model: str, source: Path, folder: Path, manner: Manner = PLAIN) -> tuple[str, Any]:
+    """Family and logits of a file written from `source`."""
+    folder.mkdir()
+    write_family_gguf(model, source, folder / "tiny.gguf", manner)
+    ftw = folder.with_name(folder.name + "-ftw")
+    found = convert_folder(folder, ftw)
+    return found["family"], load_engine(ftw).runner.logits(PROMPT)
+
+
+ALL_FULL = {"indexer_types": ["full"] * 5}
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("deepseek_v3", {}),
+        ("qwen3_next", CHANGES["qwen3_next"]),
+        ("glm_moe_dsa", ALL_FULL),
+    ],
+)
+def test_files_of_older_converters_give_the_same_model(
+    model: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    source = build_hybrid(model, tmp_path / "hf", changes=changes)
+    _, new = read(model, source, tmp_path / "new")
+    _, old = read(model, source, tmp_path / "old", Manner(older=True))
+    assert float((new - old).abs().max()) <= 2e-5
+
+
+@pytest.mark.parametrize("model", ["qwen3_5_moe", "qwen3_next", "deepseek_v3", "nemotron_h"])
+def test_quantised_matrices_are_taken_apart_and_turned_like_floats(
+    model: str, tmp_path: Path
+) -> None:
+    source = build_hybrid(model, tmp_path / "hf", changes=CHANGES.get(model))
+    _, codes = read(model, source, tmp_path / "codes", Manner(matrices="q8_0"))
+    _, floats = read(model, source, tmp_path / "floats", Manner(matrices="q8_0", rounded=True))
+    assert float((codes - floats).abs().max()) <= 2e-5

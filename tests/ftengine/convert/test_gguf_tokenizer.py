@@ -83,6 +83,13 @@ def reference_qwen2() -> Any:
     return Qwen2Tokenizer(vocab=vocab, merges=merges)._tokenizer
 
 
+def reference_qwen35() -> Any:
+    from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
+
+    vocab, merges = vocabulary()
+    return Qwen3_5Tokenizer(vocab=vocab, merges=merges)._tokenizer
+
+
 def reference_glm4() -> Any:
     """The same rule, with merges for every piece."""
     return reference_llama3(ignore_merges=False)
@@ -112,6 +119,7 @@ def reference_llama3(ignore_merges: bool = True) -> Any:
         ("gpt-2", reference_gpt2),
         ("default", reference_gpt2),
         ("qwen2", reference_qwen2),
+        ("qwen35", reference_qwen35),
         ("llama-bpe", reference_llama3),
         ("glm4", reference_glm4),
     ],
@@ -127,12 +135,46 @@ def test_ids_equal_the_reference(pre: str, reference: Any) -> None:
         )
 
 
-def test_gpt_4o_cuts_where_capitals_begin_and_keeps_slashes_with_line_ends() -> None:
-    tokenizer = rebuilt(values("gpt-4o"))
-    cut = [
-        p for p, _ in tokenizer.pre_tokenizer.pre_tokenize_str("FooBar HTTPServer's 12345 a//\n/b")
-    ]
-    assert cut == ["Foo", "Bar", "ĠHTTPServer's", "Ġ", "123", "45", "Ġa", "//Ċ/", "b"]
+CUTS = [
+    # where capitals begin; slashes stay with line ends
+    (
+        "gpt-4o",
+        "FooBar HTTPServer's 12345 a//\n/b",
+        ["Foo", "Bar", " HTTPServer's", " ", "123", "45", " a", "//\n/", "b"],
+    ),
+    (
+        "tekken",
+        "FooBar it's 12 a//\n/b",
+        ["Foo", "Bar", " it", "'s", " ", "1", "2", " a", "//\n/", "b"],
+    ),
+    # marks with their letters
+    ("qwen35", "e\u0301a 12", ["e\u0301a", " ", "1", "2"]),
+    # a sign that begins a word; Chinese and kana together
+    (
+        "deepseek-v3",
+        "a.bc 12345 日本の x!!\n",
+        ["a", ".bc", " ", "123", "45", " ", "日本の", " x", "!!\n"],
+    ),
+    (
+        "deepseek-llm",
+        "ab cd 12\n日本 ა.",
+        ["ab", " cd", " ", "1", "2", "\n", "日本", " ", "ა", "."],
+    ),
+    # Chinese apart from kana, which are letters
+    ("kimi-k2", "日本の it's 1234", ["日本", "の", " it's", " ", "123", "4"]),
+    ("bailingmoe2", "it's I'LL 12\nx", ["it", "'s", " I", "'LL", " ", "1", "2", "\n", "x"]),
+    # words that letters alone part stay together
+    ("exaone-moe", "new york is 12.\n\n", ["new york is", " ", "1", "2", ".\n", "\n"]),
+    ("refact", "def f(a1)", ["def", " f", "(", "a", "1", ")"]),
+]
+
+
+@pytest.mark.parametrize(("pre", "text", "pieces"), CUTS)
+def test_a_rule_cuts_where_its_models_do(pre: str, text: str, pieces: list[str]) -> None:
+    tokenizer = rebuilt(values(pre))
+    ends = [end for _, (_, end) in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    found = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    assert found == pieces
 
 
 def test_the_split_rules_differ_where_they_must() -> None:
@@ -170,7 +212,7 @@ def test_the_template_is_kept() -> None:
     assert files["chat_template.jinja"] == b"{{ x }}"
 
 
-@pytest.mark.parametrize("pre", ["deepseek-v3", "qwen35", "tekken"])
+@pytest.mark.parametrize("pre", ["deepseek-coder", "afmoe", "superbpe"])
 def test_an_unknown_split_rule_is_refused_by_name(pre: str) -> None:
     with pytest.raises(LoadError, match=pre):
         tokenizer_files(values(pre), "t.gguf")

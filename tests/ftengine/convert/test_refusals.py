@@ -39,13 +39,13 @@ def test_an_unbuilt_family_costs_no_weight_byte(tmp_path: Path) -> None:
 
 def test_an_unbuilt_gguf_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.gguf"
-    writer = gguf.GGUFWriter(path, "deepseek2")
+    writer = gguf.GGUFWriter(path, "jais2")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(LoadError, match="'deepseek2' is not built yet; built: llama"):
+    with pytest.raises(LoadError, match="'jais2' is not built yet; built: llama"):
         plan_folder(path)
 
 

@@ -7,6 +7,7 @@ compiler registers the body with the build's constants.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -21,16 +22,26 @@ from ftengine.kernels.native import NativeKernels
 from ftengine.kernels.operands import KV_GROUP, HeadLayout, KvScales, PackedWeight, RouteSpec
 from ftengine.kernels.reference import attention as reference_attention
 from ftengine.kernels.reference import linear as reference_linear
-from ftengine.kernels.reference import norm, recurrent, rope, route
-from ftengine.kernels.reference.expert_ffn import activate
+from ftengine.kernels.reference import norm, rope
+from ftengine.kernels.reference.expert_ffn import ONE, activate
+from ftengine.kernels.reference.rows import TorchRows
+from ftengine.kernels.reference.states import (
+    ReferenceStates,
+    convolved,
+    delta_spans,
+    scan_spans,
+)
+from ftengine.kernels.state_operands import DeltaWeights, Mamba2Weights, SpanIndex, StateRows
 from ftengine.quant import format_named
 from ftengine.quant.panel32 import PAIR_ROWS, packed_bytes
 from tests.ftengine.gpu.fake_driver import FakeGpu
 from tests.ftengine.gpu.host_experts import PlayedStore
 from tests.ftengine.gpu.host_kernels import Values, array
+from tests.ftengine.gpu.host_latent import PlayedLatents
 
 _CODES = {"i32": "<i", "i64": "<q", "fp32": "<f", "fp64": "<d"}
 PAGE = 16
+ROWS, STATES = TorchRows(), ReferenceStates()
 
 
 def floats(address: int, *shape: int) -> torch.Tensor:
@@ -46,7 +57,7 @@ def rows_of(address: int, rows: int, stride: int, width: int) -> torch.Tensor:
     return whole.as_strided((rows, width), (stride, 1))
 
 
-class PlayedEngine(PlayedStore):
+class PlayedEngine(PlayedLatents, PlayedStore):
     """Bodies by kernel; `compiler` is a KernelCache's."""
 
     def __init__(self, gpu: FakeGpu, kernels: NativeKernels) -> None:
@@ -67,8 +78,8 @@ class PlayedEngine(PlayedStore):
         return CompiledKernel(image, entry, build.num_warps, 32, 0, "3.9.9")
 
     def _body(self, name: str) -> Callable[[Values], None]:
-        plain = name.removesuffix(".f32").removesuffix(".q8_0")
-        found = getattr(self, "_" + plain.partition(".")[2], None)
+        plain = name.removesuffix(".odd").removesuffix(".f32").removesuffix(".q8_0")
+        found = getattr(self, "_" + plain.partition(".")[2].replace(".", "_"), None)
         assert found is not None, f"nobody plays {name}"
         return found  # type: ignore[no-any-return]
 
@@ -106,22 +117,51 @@ class PlayedEngine(PlayedStore):
             found = found + target
         target.copy_(found)
 
+    def _gate_rows(self, v: Values) -> None:
+        rows, width, stride = v["num_rows"], v["width"], v["gate_stride"]
+        count, index = rows if stride else 1, None
+        if v["INDEXED"]:
+            index = torch.from_numpy(array(v["index"], np.int32, rows))
+            count = int(index.max()) + 1
+        gate = rows_of(v["gate"], count, stride, v["part"])
+        out = rows_of(v["out"], rows, v["out_stride"], width)
+        ROWS.gate_rows(rows_of(v["x"], rows, v["x_stride"], width), gate, out, v["KIND"], index)
+
+    def _move_heads(self, v: Values) -> None:
+        rows, heads, before, after = v["num_rows"], v["heads"], v["from_dim"], v["to_dim"]
+        x = rows_of(v["x"], rows, v["x_stride"], heads * before)
+        out = rows_of(v["out"], rows, v["out_stride"], heads * after)
+        ROWS.move_heads(x, out, heads, before, after, v["turns"])
+
+    def _squash_rows(self, v: Values) -> None:
+        rows, width = v["num_rows"], v["width"]
+        out = rows_of(v["out"], rows, v["out_stride"], width)
+        if v["KIND"] == "fill":
+            ROWS.fill_rows(out, v["limit"])
+            return
+        x = rows_of(v["x"], rows, v["x_stride"], width)
+        ROWS.squash_rows(x, out, v["KIND"], v["limit"])
+
+    def _centre_rows(self, v: Values) -> None:
+        rows, size = v["num_rows"], v["size"]
+        x = rows_of(v["x"], rows, v["x_stride"], size)
+        ROWS.centre_rows(x, rows_of(v["out"], rows, v["out_stride"], size))
+
     def _rms_norm(self, v: Values) -> None:
-        shape = v["num_rows"], v["size"]
-        residual = floats(v["residual"], *shape) if v["RESIDUAL"] else None
-        norm.rms_norm(
-            floats(v["x"], *shape),
-            floats(v["weight"], v["size"]),
-            v["eps"],
-            residual,
-            floats(v["out"], *shape),
-            v["ADD_ONE"],
-        )
+        rows, width = v["num_rows"], v["size"] * v["groups"]
+        x = rows_of(v["x"], rows, v["x_stride"], width)
+        out = rows_of(v["out"], rows, v["out_stride"], width)
+        weight = floats(v["weight"], width)
+        if v["groups"] > 1:
+            ROWS.group_norm(x, weight, v["groups"], v["eps"], out)
+            return
+        residual = floats(v["residual"], rows, width) if v["RESIDUAL"] else None
+        norm.rms_norm(x, weight, v["eps"], residual, out, v["ADD_ONE"])
 
     def _linear(self, v: Values) -> None:
         weight = self._weight(v["matrix"], v["FORMAT"], v["rows"], v["cols"])
-        x = floats(v["x"], v["num_tokens"], v["cols"])
-        out = floats(v["out"], v["num_tokens"], v["rows"])
+        x = rows_of(v["x"], v["num_tokens"], v["x_stride"], v["cols"])
+        out = rows_of(v["out"], v["num_tokens"], v["out_stride"], v["rows"])
         bias = floats(v["bias"], v["rows"]) if v["BIAS"] else None
         found = self.kernels.linear(x, weight)
         found = found if bias is None else found + bias
@@ -135,13 +175,16 @@ class PlayedEngine(PlayedStore):
         """act(gate x) * up x of one expert. Shape: x [n, hidden] -> [n, inter]."""
         inter, panels = v["inter"], -(-v["inter"] // PAIR_ROWS)
         address = v["bank"] + row * v["row_bytes"] + v["offset"]
+        kind = SimpleNamespace(activation=v["ACTIVATION"], alpha=v["alpha"], limit=v["limit"])
+        if not v["GATED"]:
+            up = self.kernels.linear(x, self._weight(address, v["FORMAT"], inter, v["hidden"]))
+            return activate(kind, up, ONE)  # type: ignore[arg-type]
         pair = self._weight(address, v["FORMAT"], 2 * panels * PAIR_ROWS, v["hidden"])
         both = self.kernels.linear(x.contiguous(), pair).view(-1, panels, 2, PAIR_ROWS)
         gate = both[:, :, 0].reshape(-1, panels * PAIR_ROWS)[:, :inter]
         up = both[:, :, 1].reshape(-1, panels * PAIR_ROWS)[:, :inter]
         bias = self._bias(v, row, 2 * inter)
         gate, up = gate + bias[:inter], up + bias[inter:]
-        kind = SimpleNamespace(activation=v["ACTIVATION"], alpha=v["alpha"], limit=v["limit"])
         return activate(kind, gate, up).contiguous()  # type: ignore[arg-type]
 
     def _bias(self, v: Values, row: int, count: int) -> torch.Tensor:
@@ -250,6 +293,9 @@ class PlayedEngine(PlayedStore):
         self._split = v
 
     def _attention_merge(self, v: Values) -> None:
+        if "RANK" in self._split:
+            self._merge_latents({**self._split, "out": v["out"]})
+            return
         count = v["num_sequences"]
         starts = torch.arange(count + 1, dtype=torch.int32)
         self._attend({**self._split, "sinks": v["sinks"], "SINKS": v["SINKS"]}, starts, v["out"])
@@ -283,56 +329,112 @@ class PlayedEngine(PlayedStore):
         )
 
     def _route(self, v: Values) -> None:
-        shape = v["num_tokens"], v["num_chosen"]
-        route.route(
-            floats(v["logits"], v["num_tokens"], v["num_experts"]),
-            RouteSpec(v["SCORE"], v["NORMALIZE"], v["scale"]),
+        shape, experts = (v["num_tokens"], v["num_chosen"]), v["num_experts"]
+        sparse = v["SCORE"] == "sparse"
+        spec = RouteSpec(
+            "softmax" if sparse else v["SCORE"],
+            v["NORMALIZE"],
+            v["scale"],
+            v["epsilon"],
+            v["groups"],
+            v["kept_groups"],
+            v["GROUP_BY"],
+            v["jitter"],
+        )
+        assert bool(spec.jitter) == sparse
+        assert spec.grouped == (v["GROUPS"] > 1)
+        # the CPU's own kernel where it has one: a sum in another order would be another weight
+        self.kernels.route(
+            floats(v["logits"], v["num_tokens"], experts),
+            spec,
             torch.from_numpy(array(v["expert_ids"], np.int32, *shape)),
             floats(v["weights"], *shape),
-            floats(v["bias"], v["num_experts"]) if v["BIAS"] else None,
+            floats(v["bias"], experts) if v["BIAS"] else None,
+            floats(v["expert_scale"], experts) if v["SCALED"] else None,
         )
 
-    def _one_state(self, v: Values, *shape: int) -> tuple[torch.Tensor, slice]:
-        """The only sequence's state, and where its tokens are."""
-        assert v["num_sequences"] == 1
-        first, end = array(v["query_start"], np.int32, 2).tolist()
-        return floats(v["states"], *shape), slice(first, end)
+    def _spans(self, v: Values, *shape: int) -> tuple[StateRows, SpanIndex, int]:
+        """States of all slots that are named, the spans, and their tokens."""
+        count, stride = v["num_spans"], v["slot_stride"]
+        slots, keeps = (array(v[name], np.int64, count) for name in ("slots", "keeps"))
+        most = max(int(slots.max()), int(keeps.max())) + 1
+        whole = floats(v["states"], (most - 1) * stride + math.prod(shape))
+        first = whole[: math.prod(shape)].view(shape)
+        starts = torch.from_numpy(array(v["starts"], np.int32, count + 1))
+        index = SpanIndex(starts, torch.from_numpy(slots), torch.from_numpy(keeps), starts, count)
+        return StateRows((first,), stride, most), index, int(starts[-1])
 
     def _causal_conv(self, v: Values) -> None:
         taps, channels = v["TAPS"], v["channels"]
-        state, rows = self._one_state(v, taps - 1, channels)
-        x = rows_of(v["x"], rows.stop, v["x_stride"], channels)
+        states, spans, tokens = self._spans(v, taps - 1, channels)
         bias = floats(v["bias"], channels) if v["BIAS"] else None
-        found = recurrent.causal_conv(x[rows], state, floats(v["weight"], taps, channels), bias)
-        assert not v["SILU"]
-        floats(v["out"], rows.stop, channels)[rows] = found
+        weight = floats(v["weight"], taps, channels)
+        out = rows_of(v["out"], tokens, v["out_stride"], channels)
+        if v["GATED"]:
+            wide = rows_of(v["x"], tokens, v["x_stride"], 3 * channels)
+            STATES.short_conv(wide, weight, bias, states, spans, out)
+            return
+        x = rows_of(v["x"], tokens, v["x_stride"], channels)
+        found = convolved(x, weight, bias, states, spans)
+        out.copy_(torch.nn.functional.silu(found) if v["SILU"] else found)
 
     def _delta_rule(self, v: Values) -> None:
         heads, keys, dim, values = v["heads"], v["key_heads"], v["key_dim"], v["value_dim"]
-        state, rows = self._one_state(v, heads, dim, values)
-        count = rows.stop
-        recurrent.delta_rule(
-            floats(v["q"], count, keys, dim)[rows],
-            floats(v["k"], count, keys, dim)[rows],
-            floats(v["v"], count, heads, values)[rows],
-            floats(v["decay"], count, heads)[rows],
-            floats(v["beta"], count, heads)[rows],
-            state,
-            floats(v["out"], count, heads, values)[rows],
+        states, spans, tokens = self._spans(v, heads, dim, values)
+        width = 2 * keys * dim + heads * values
+        weights = DeltaWeights(
+            keys,
+            heads,
+            dim,
+            values,
+            torch.zeros(1, width),
+            torch.from_numpy(array(v["decay_rate"], np.float64, heads)),
+            torch.from_numpy(array(v["dt_bias"], np.float64, heads)),
+            floats(v["q_weight"], dim),
+            floats(v["k_weight"], dim),
+            torch.zeros(values),
+            v["eps"],
+            0.0,
         )
+        b, a = rows_of(v["gates"], tokens, v["gates_stride"], 2 * heads).chunk(2, dim=1)
+        mixed = floats(v["mixed"], tokens, width)
+        found = delta_spans(mixed, b, a, weights, states, spans)
+        floats(v["out"], tokens, heads, values).copy_(found)
+
+    def _delta_chunk(self, v: Values) -> None:
+        count = v["num_spans"]
+        assert (array(v["positions"], np.int32, count) >= 0).all()
+        self._delta_rule(v)
+
+    def _gated_norm(self, v: Values) -> None:
+        tokens, heads, dim = v["num_tokens"], v["heads"], v["dim"]
+        found = floats(v["found"], tokens, heads, dim)
+        normed = norm.rms_norm(found, floats(v["weight"], dim), v["eps"]).flatten(1)
+        gate = rows_of(v["gate"], tokens, v["gate_stride"], heads * dim)
+        out = rows_of(v["out"], tokens, v["out_stride"], heads * dim)
+        ROWS.gate_rows(normed, gate, out, "silu")
 
     def _mamba2_scan(self, v: Values) -> None:
         heads, dim, groups, width = v["heads"], v["head_dim"], v["groups"], v["state_dim"]
-        state, rows = self._one_state(v, heads, dim, width)
-        count = rows.stop
-        recurrent.mamba2_scan(
-            floats(v["x"], count, heads, dim)[rows],
-            floats(v["b"], count, groups, width)[rows],
-            floats(v["c"], count, groups, width)[rows],
-            floats(v["decay"], count, heads)[rows],
-            state,
-            floats(v["out"], count, heads, dim)[rows],
+        states, spans, tokens = self._spans(v, heads, dim, width)
+        mixed_width = heads * dim + 2 * groups * width
+        weights = Mamba2Weights(
+            heads,
+            dim,
+            groups,
+            width,
+            (v["dt_least"], v["dt_most"]),
+            torch.zeros(1, mixed_width),
+            None,
+            torch.from_numpy(array(v["decay_rate"], np.float64, heads)),
+            torch.from_numpy(array(v["dt_bias"], np.float64, heads)),
+            floats(v["skip"], heads),
         )
+        wide = rows_of(v["wide"], tokens, v["wide_stride"], heads * dim + mixed_width + heads)
+        z, _, dt = wide.split_with_sizes([heads * dim, mixed_width, heads], dim=1)
+        found = scan_spans(floats(v["mixed"], tokens, mixed_width), dt, weights, states, spans)
+        out = rows_of(v["out"], tokens, v["out_stride"], heads * dim)
+        ROWS.gate_rows(found.flatten(1), z, out, "silu")
 
     def _best_of_block(self, v: Values) -> None:
         """merge_blocks reads the logits themselves."""

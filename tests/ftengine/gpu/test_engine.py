@@ -30,13 +30,14 @@ PROMPTS = [random_ids(count, seed=count) for count in (5, 17, 40)]
 TOKENS = 6
 CAPTURED = (
     "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "glm4_moe", "minimax_m2", "ernie4_5_moe", "dots1",
-    "hy_v3", "exaone_moe", "solar_open",
+    "hy_v3", "exaone_moe", "solar_open", "qwen3_next", "qwen3_5", "gemma3", "gemma4_dense",
+    "gemma4", "lfm2_moe", "granitemoe", "granitemoeshared", "qwen2_moe", "olmoe", "flex_olmo",
+    "hunyuan_v1_moe", "afmoe", "bailing_moe_v2", "phimoe", "cohere2_moe", "muse_glimmer",
+    "nemotron_h", "nemotron_h_super", "mimo_v2_flash",
+    "deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "deepseek_v32", "mistral4",
 )  # fmt: skip
-WITH_TORCH = (
-    "qwen3_next", "qwen3_5", "qwen3_5_moe", "gemma3", "gemma4_dense", "lfm2_moe",
-    "granitemoehybrid", "granitemoe", "granitemoeshared", "qwen2_moe", "olmoe", "flex_olmo",
-    "hunyuan_v1_moe", "afmoe", "bailing_moe_v2", "phimoe", "cohere2_moe", "muse_glimmer", "llama4",
-)  # fmt: skip
+WITH_STATES = ("qwen3_5_moe", "granitemoehybrid")
+WITH_TORCH = ("llama4",)
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +222,27 @@ def test_families_whose_steps_are_captured(
     assert engine.info.kernels["step"] == "captured in graphs"
 
 
+@pytest.mark.parametrize("family", WITH_STATES)
+def test_layers_with_states_are_captured(
+    gpu: FakeGpu,
+    on_gpu: Callable[..., Engine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+) -> None:
+    """Prompts in chunks beside steps of decoding; once more from checkpoints; and eagerly."""
+    folder = make_tiny(family, tmp_path)[1]
+    engine, expected = on_gpu(folder, step_tokens=24), on_the_cpu(folder)
+    assert tokens_of(engine) == expected
+    assert engine.info.kernels["step"] == "captured in graphs"
+    launched = len(gpu.log("^graph_launch"))
+    assert launched >= 2
+    assert tokens_of(engine) == expected
+    assert len(gpu.log("^graph_launch")) > launched
+    monkeypatch.setattr(DecodeSteps, "is_eager", lambda *_: True)
+    assert tokens_of(engine) == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", WITH_TORCH)
 def test_layers_that_torch_computes_in_part(
@@ -235,6 +257,28 @@ def test_layers_that_torch_computes_in_part(
         found = tokens_of(engine)
     assert found == on_the_cpu(folder)
     assert engine.info.kernels["step"] == "launch by launch: a part of it is computed by torch"
+
+
+def test_latents_and_chosen_keys(
+    gpu: FakeGpu, on_gpu: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """An indexer that some layers share; contexts longer and shorter than what it chooses."""
+    folder = make_tiny("glm_moe_dsa", tmp_path)[1]
+    engine = on_gpu(folder)
+    assert tokens_of(engine) == on_the_cpu(folder)
+    assert engine.info.kernels["step"] == "captured in graphs"
+    assert gpu.log("index_choose")
+    assert gpu.log("latent_split")
+    assert gpu.log("latent_chunk")
+
+
+def test_heads_of_any_size(on_gpu: Callable[..., Engine], tmp_path: Path) -> None:
+    """20 numbers: neither a power of two nor a multiple of 16."""
+    sizes = sizes_of("qwen3", head_dim=20)
+    folder = make_tiny("qwen3", tmp_path, sizes=sizes)[1]
+    engine = on_gpu(folder)
+    assert tokens_of(engine) == on_the_cpu(folder)
+    assert engine.info.kernels["step"] == "captured in graphs"
 
 
 def test_a_block_without_a_kernel_is_refused_by_name(

@@ -8,19 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.gpu_check import Report, run_sections
+from benchmarks.gpu_latents import LatentShape
 from benchmarks.gpu_rig import Shape, Tools, random_bank
 from benchmarks.gpu_sections import Check
 from ftengine.device.cuda import GpuDevice
+from ftengine.errors import EngineError
 from ftengine.gpu import kernel_cache
 from ftengine.gpu.kernel_cache import KernelCache
 from ftengine.gpu.launcher import Launcher
+from ftengine.kernels.latent_operands import LatentHeads
 from ftengine.kernels.native import NativeKernels
 from ftengine.kernels.triton.builds import TABLE
 from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
 from tests.ftengine.gpu.host_experts import PlayedStore
 from tests.ftengine.gpu.host_kernels import Admitting, fake_compiler
+from tests.ftengine.gpu.host_layers import PlayedEngine
 
 TINY = Shape(layers=3, experts=12, places=2, hidden=64, inter=32)
 
@@ -100,3 +105,24 @@ def test_wrong_results_fail_their_section(check: Check, gpu: FakeGpu, tmp_path: 
     report = Report(tmp_path / "r.json", {"sections": {}})
     assert not run_sections({"kernels": check.sections["kernels"]}, report)
     assert report.content["sections"]["kernels"]["status"] == "failed"
+
+
+def test_latents_run_on_the_stand_in(
+    gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decoding and a chunk, all keys and chosen ones; wrong sums would fail the section."""
+    monkeypatch.setattr(kernel_cache, "installed_triton", lambda: "3.9.9")
+    device, kernels = GpuDevice(gpu.driver(), wrap), NativeKernels.load(num_threads=2)
+    cache = KernelCache(TABLE, tmp_path, PlayedEngine(gpu, kernels).compiler, None)
+    tools = Tools(device, Launcher(device.driver, TABLE, cache), kernels)
+    heads = LatentHeads(3, 16, 8, 16, 32, 32)
+    shape = LatentShape(heads, 2, 16, 6, context=40, chunk=4, dtype=torch.float32)
+    check = Check(tools, TINY, latent_shape=shape, steps=1, dot="f32")
+    held = device.free_bytes
+    found = check.sections["latents"]()
+    assert found["decode"]["overlap"] == found["chunk"]["overlap"] == 1.0
+    assert device.free_bytes == held
+    monkeypatch.setattr(PlayedEngine, "_look", lambda *_: None)
+    with pytest.raises(EngineError, match="latent attention of 1 tokens"):
+        check.sections["latents"]()
+    check.close()

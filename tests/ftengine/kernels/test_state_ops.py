@@ -1,4 +1,4 @@
-"""Native mixers with a state against the torch layers, on every target; and their promises."""
+"""Native mixers with a state against the reference, on every target; and their promises."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from ftengine.errors import EngineError
 from ftengine.kernels.native import NativeKernels
-from ftengine.kernels.native_states import DeltaWeights, SpanIndex, StateRows
-from ftengine.kernels.reference.norm import rms_norm
-from ftengine.kernels.reference.recurrent import causal_conv, delta_rule
+from ftengine.kernels.reference.recurrent import causal_conv
+from ftengine.kernels.reference.states import ReferenceStates
+from ftengine.kernels.state_operands import DeltaWeights, SpanIndex, StateRows
 
 TARGETS = ("scalar", "avx2", "avx512", "avx512bf16")
 SHAPES = ((1, 1, 8, 5), (2, 4, 32, 64), (2, 6, 24, 83), (4, 4, 128, 128))
@@ -38,6 +37,8 @@ def spans_of(*spans: tuple[int, int, int]) -> SpanIndex:
         torch.tensor([0, *ends], dtype=torch.int32),
         torch.tensor(slots, dtype=torch.int64),
         torch.tensor(keeps, dtype=torch.int64),
+        torch.zeros(len(ends), dtype=torch.int32),
+        len(ends),
     )
 
 
@@ -88,34 +89,11 @@ def delta_pool(weights: DeltaWeights) -> Pool:
 
 
 def delta_reference(
-    wide: torch.Tensor, w: DeltaWeights, pool: Pool, spans: SpanIndex
+    wide: torch.Tensor, weights: DeltaWeights, pool: Pool, spans: SpanIndex
 ) -> torch.Tensor:
-    """As layers/delta.py in torch."""
-    keys, values = w.key_heads * w.key_dim, w.value_heads * w.value_dim
-    mixed, z, b, a = wide.split_with_sizes(
-        [w.mixed_width, values, w.value_heads, w.value_heads], dim=1
-    )
-    decay = torch.exp(-w.decay_rate * F.softplus(a.double() + w.dt_bias)).float()
-    beta = b.double().sigmoid().float()
-    found = torch.empty(wide.shape[0], w.value_heads, w.value_dim)
-    for i, slot in enumerate(spans.slot.tolist()):
-        rows = slice(int(spans.start[i]), int(spans.start[i + 1]))
-        conv_state, state = pool.parts(slot)
-        q, k, v = F.silu(causal_conv(mixed[rows], conv_state, w.conv)).split_with_sizes(
-            [keys, keys, values], dim=1
-        )
-        q = rms_norm(q.reshape(-1, w.key_dim), w.q_weight, w.qk_eps).view(
-            -1, w.key_heads, w.key_dim
-        )
-        k = rms_norm(k.reshape(-1, w.key_dim), w.k_weight, w.qk_eps).view(
-            -1, w.key_heads, w.key_dim
-        )
-        v = v.view(-1, w.value_heads, w.value_dim)
-        delta_rule(q, k, v, decay[rows], beta[rows], state, found[rows])
-        if spans.keep[i] >= 0:
-            pool.keep(slot, int(spans.keep[i]))
-    normed = rms_norm(found.view(-1, w.value_dim), w.norm_weight, w.norm_eps)
-    return normed.view(wide.shape[0], -1) * F.silu(z)
+    out = torch.empty(wide.shape[0], weights.value_width)
+    ReferenceStates().gated_delta(wide, weights, pool.layer_rows(), spans, out)
+    return out
 
 
 def run_delta(

@@ -7,13 +7,17 @@ import json
 import mmap
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from ftengine.convert.local import convert_folder
 from ftengine.errors import FormatError
+from ftengine.loader import ftw as reader
+from ftengine.loader.block_check import BlockCheck
 from ftengine.loader.ftw import FtwModel, parse_index, verify_blocks
 from ftengine.loader.ftw_index import PLAIN_FORMATS
 from ftengine.loader.stored import SCALE_FORMATS, row_format
@@ -38,6 +42,55 @@ def own(ftw: Path, tmp_path: Path) -> Path:
     for item in ftw.iterdir():
         (target / item.name).write_bytes(item.read_bytes())
     return target
+
+
+@pytest.fixture(params=["cached", "past the cache"])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Blocks so small that the tiny model's entries span several; read either way."""
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 8192)
+    if request.param != "cached":
+        monkeypatch.setattr(reader, "_CACHED_ONLY", 0)
+    return 8192
+
+
+def checked(folder: Path, block_bytes: int) -> FtwModel:
+    """The folder with checksums of its present bytes, of blocks of that size."""
+    plain = FtwModel.open(folder)
+    plain.close()
+    data = (folder / "weights-00000.ftw").read_bytes()
+    starts = range(0, len(data), block_bytes)
+    sums = tuple(xxhash.xxh3_128_hexdigest(data[at : at + block_bytes]) for at in starts)
+    shards = (replace(plain.index.shards[0], blocks=sums),)
+    blocks = BlockCheck(str(folder), shards, block_bytes)
+    return FtwModel(folder, replace(plain.index, shards=shards), plain.config, blocks)
+
+
+def read_all(model: FtwModel) -> None:
+    data = (model.path / "weights-00000.ftw").read_bytes()
+    for entry in (*model.index.tensors, *model.index.banks):
+        page = mmap.mmap(-1, -(-entry.bytes // 4096) * 4096)
+        model.read(entry, memoryview(page))
+        assert page[: entry.bytes] == data[entry.offset : entry.offset + entry.bytes], entry.name
+    model.check_rest()
+
+
+def test_entries_of_several_blocks_are_read_exactly(ftw: Path, small_blocks: int) -> None:
+    with checked(ftw, small_blocks) as model:
+        assert max(entry.bytes for entry in model.index.banks) > 4 * small_blocks
+        read_all(model)
+
+
+def test_a_flipped_bit_in_any_block_is_named(own: Path, small_blocks: int) -> None:
+    shard = own / "weights-00000.ftw"
+    whole = shard.read_bytes()
+    for block in range(0, len(whole) // small_blocks, 5):
+        with checked(own, small_blocks) as model:
+            damaged = bytearray(whole)
+            damaged[block * small_blocks + 77] ^= 1
+            shard.write_bytes(damaged)
+            with pytest.raises(FormatError, match=rf"ftw is damaged \(block {block} "):
+                read_all(model)
+        shard.write_bytes(whole)
 
 
 def test_reads_are_exact_aligned_or_not(ftw: Path) -> None:

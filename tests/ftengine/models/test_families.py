@@ -140,13 +140,31 @@ def test_an_unbuilt_family_is_refused_with_what_is_built() -> None:
         "architecture FutureForCausalLM (family future) is not built yet; "
         f"built: {', '.join(family.name for family in FAMILIES)}"
     )
-    for refused in (lambda: family_named("glm4"), lambda: family_of_gguf("glm4", has_experts=True)):
+    for refused in (lambda: family_named("glm4"), lambda: family_of_gguf("glm4", {})):
         with pytest.raises(LoadError, match="not built yet; built: llama"):
             refused()
 
 
-def test_gguf_llama_with_experts_is_mixtral() -> None:
-    assert family_of_gguf("llama", has_experts=False).name == "llama"
-    assert family_of_gguf("llama", has_experts=True).name == "mixtral"
-    assert family_of_gguf("qwen3moe", has_experts=True).name == "qwen3_moe"
+@pytest.mark.parametrize(
+    ("arch", "settings", "family"),
+    [
+        ("llama", {}, "llama"),
+        ("llama", {"llama.expert_count": 0}, "llama"),
+        ("llama", {"llama.expert_count": 8}, "mixtral"),
+        ("qwen3moe", {"qwen3moe.expert_count": 8}, "qwen3_moe"),
+        ("granitemoe", {}, "granitemoe"),
+        ("granitemoe", {"granitemoe.expert_shared_feed_forward_length": 64}, "granitemoeshared"),
+        ("deepseek2", {}, "deepseek_v2"),
+        ("deepseek2", {"deepseek2.expert_gating_func": 1}, "deepseek_v2"),
+        ("deepseek2", {"deepseek2.expert_gating_func": 2}, "deepseek_v3"),
+        ("deepseek2", {"tokenizer.ggml.pre": "glm4"}, "glm4_moe_lite"),
+    ],
+)
+def test_gguf_settings_tell_families_of_one_architecture_apart(
+    arch: str, settings: dict[str, Any], family: str
+) -> None:
+    assert family_of_gguf(arch, settings).name == family
+
+
+def test_families_have_names_of_their_own() -> None:
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)

@@ -16,6 +16,7 @@ from ftengine.errors import CapacityError, RequestError
 from ftengine.protocol import CacheStats, GenerateRequest, MemoryRequest
 from ftengine.runtime.engine import Engine
 from ftengine.runtime.outcomes import Result
+from ftengine.runtime.park import write_all
 from ftman import faults
 from tests.ftengine.parity.tiny_engines import make_tiny, random_ids
 from tests.ftengine.runtime.edit_scripts import SAMPLING, Script
@@ -384,11 +385,34 @@ def test_writing_ends_when_the_time_is_over(
     talk(engine, truth, 3)
     parking = engine._loaded.memory.parked.parking
     assert parking is not None
-    engine.scheduler.reuse.park()
+    engine.scheduler.reuse.park(lambda: True)
     left = iter((True, False))
     with caplog.at_level(logging.INFO):
         assert not parking.write_all(lambda: next(left))
     assert len(list(tmp_path.glob("*.park"))) == 1
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_what_was_used_last_is_written_where_there_is_no_time_for_all(
+    kind: str, models: Models, tmp_path: Path
+) -> None:
+    """The device holds more than host memory: the rest must not take all of the time."""
+    ftw = models(KINDS[kind])
+    memory: dict[str, Any] = {"park_bytes": host_bytes(ftw, 2), "park_dir": tmp_path}
+    engine, truth = small(ftw, 8, **memory), engine_of(ftw, on=False)
+    texts = talk(engine, truth, 8)
+    left = 1.0
+
+    def time_left() -> float:
+        nonlocal left
+        left -= 0.02 if left > 0.5 else 0.15
+        return left
+
+    write_all(engine._loaded.memory.parked, engine.scheduler, time_left)
+    engine.close()
+    engine = small(ftw, 8, **memory)
+    assert go_on(engine, truth, texts[-1:]) == [NEW]
     engine.close()
 
 

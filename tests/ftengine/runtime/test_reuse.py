@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from ftengine.cache.prefix_store import PrefixStore
 from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
 from ftengine.errors import CapacityError
 from ftengine.protocol import Event, GenerateRequest, MemoryRequest, ProgressEvent, Sampling
@@ -249,41 +246,6 @@ def test_resized_memory_keeps_the_cache_where_it_fits(family: str, models: Model
     assert cached(again) == 99
     assert again.token_ids == one(truth, ask("c", new)).token_ids
     assert cached(one(engine, ask("d", old))) < 99
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
-def test_prefix_taken_out_and_put_back_gives_the_same_tokens(family: str, models: Models) -> None:
-    engine = engine_of(models(family))
-    ids = random_ids(75)
-    first = one(engine, ask("a", ids, max_tokens=6))
-    text = (*ids, *first.token_ids)
-
-    def store(of: Engine) -> PrefixStore:
-        of.runner.copy(of.scheduler.take_copies())
-        loaded = of._loaded
-        return PrefixStore(
-            loaded.scheduler.reuse.tree, loaded.pages, of.runner.pool, of.runner.states
-        )
-
-    taken = store(engine).export("", text)
-    assert taken is not None
-    assert len(taken.tokens) == 80
-    assert store(engine).oldest() is not None
-    dropped = store(engine).drop("", text)
-    assert dropped == 5
-    engine.scheduler.check_integrity()
-    other = engine_of(models(family))
-    assert store(other).adopt(taken) == 80
-    other.scheduler.check_integrity()
-    longer = (*text, *random_ids(12, seed=4))
-    back = one(other, ask("b", longer))
-    assert cached(back) == 80
-    assert back.token_ids == one(engine, ask("b", longer)).token_ids
-    assert store(other).adopt(taken) == 80
-    other.scheduler.check_integrity()
-    wrong = replace(taken, pages=torch.zeros(6, 3, dtype=torch.uint8))
-    with pytest.raises(ValueError, match="pages of 3 bytes"):
-        store(other).adopt(wrong)
 
 
 def test_reused_tokens_are_told_before_the_first_token(models: Models) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ftman import __version__
 from ftman.cli.verbs import VERBS, parser_of
+from ftman.errors import FtmanError
 from tests.ftman.cli.conftest import Cli
 from tests.ftman.cli.gateway import Gateway, Reply
 
@@ -165,3 +166,41 @@ def test_hostile_names_never_reach_the_terminal_raw(
     assert done.code == 2
     bare = (done.out + done.err).replace("\n", "")
     assert bare.isprintable(), bare
+
+
+ARGUMENTS = {
+    "run": ("m", "hi"), "pull": ("m",), "create": ("m",), "push": ("m",), "show": ("m",),
+    "memory": ("m", "--experts", "1"), "fit": ("m",), "stop": ("m",), "rm": ("m",),
+    "cp": ("a", "b"), "bench": ("m", "--profile"), "export": ("m", "/nowhere/x"),
+    "import": ("/nowhere/x",), "registry": ("check", "--folder", "/none"), "jobs": ("pause", "j"),
+    "launch": ("nobody",), "autostart": ("status",), "completion": ("bash",), "key": ("rm", "k"),
+}  # fmt: skip
+"""For a verb to get as far as its work."""
+
+
+@pytest.mark.parametrize("state", ["no manager starts", "a stranger has the port", "a broken home"])
+def test_a_verb_that_fails_says_so_in_a_line(
+    ft: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    from ftman.cli import manager
+
+    def no_start(self: object, address: str) -> None:
+        raise FtmanError("the ft manager did not start: for a test")
+
+    monkeypatch.setattr(manager.Finder, "_spawn", no_start)
+    monkeypatch.setenv("FT_HOST", "127.0.0.1:1")
+    if state == "a stranger has the port":
+        monkeypatch.setattr(manager, "probe", lambda url, certificate: "other")
+    if state == "a broken home":
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("FT_HOME", str(tmp_path / "file" / "home"))
+    monkeypatch.chdir(tmp_path)
+    failed = 0
+    for verb in VERBS:
+        if verb.name == "serve":
+            continue
+        done = ft(verb.name, *ARGUMENTS.get(verb.name, ()))
+        failed += done.code != 0
+        assert done.code == 0 or done.err.strip(), verb.name
+        assert "ft itself failed" not in done.err, (verb.name, done.err)
+    assert failed > len(VERBS) // 3

@@ -172,7 +172,7 @@ def test_a_remote_manager_is_never_started(tmp_path: Path) -> None:
     found = make_finder(tmp_path, free_port(), given=True)
     config = replace(found.config, host="manager.invalid")
     with pytest.raises(NetworkError, match="not on this machine"):
-        replace(found, config=config)._start()
+        replace(found, config=config).connect()
 
 
 def test_a_full_set_of_ports_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,3 +235,44 @@ def test_status_and_shutdown_start_nothing(
     assert "not running" in status.err
     assert ft("shutdown").code == 0
     assert not (tmp_path / "ft-home" / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        (("ps",), "NAME"),
+        (("ps", "--json"), '{"models": []}'),
+        (("ps", "--experts"), ""),
+        (("ps", "--queue"), "POSITION"),
+        (("ps", "--queue", "--json"), '{"queue": []}'),
+        (("stop", "m"), ""),
+    ],
+    ids=" ".join,
+)
+def test_ps_and_stop_start_no_manager(
+    ft: Cli,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    out: str,
+    started: list[subprocess.Popen[bytes]],
+) -> None:
+    monkeypatch.setenv("FT_HOME", str(tmp_path))
+    monkeypatch.setenv("FT_HOST", f"127.0.0.1:{free_port()}")
+    done = ft(*words)
+    assert done.code == 0
+    assert done.out.split()[:1] == out.split()[:1]
+    assert len(done.out.splitlines()) <= 1
+    assert "the ft manager is not running, so no model is loaded" in done.err
+    assert started == []
+
+
+def test_a_manager_of_another_machine_that_does_not_answer_is_no_empty_list(
+    ft: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "probe", lambda url, certificate: "")
+    monkeypatch.setenv("FT_HOST", "http://192.0.2.1:1")
+    for words in (("ps",), ("stop", "m"), ("gc",), ("list",)):
+        done = ft(*words)
+        assert done.code == 4, words
+        assert "it is not on this machine" in done.err

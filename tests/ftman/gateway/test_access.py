@@ -31,7 +31,7 @@ POST /api/experimental/web_search | POST /api/experimental/web_fetch
 GET /api/hello | HEAD /api/hello | GET /v1/health | HEAD /v1/health
 GET /openapi.json | GET /metrics
 GET /api/ft/status | GET /api/ft/search | GET /api/ft/experts | GET /api/ft/queue
-GET /api/ft/watch
+GET /api/ft/watch | GET /api/ft/health
 """
 USE_IN_DIALECTS = """
 POST /chat/completions | POST /completions | POST /embeddings | POST /audio/transcriptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 
 import pytest
@@ -23,8 +24,16 @@ def broken(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_soon(fail)
 
 
-@pytest.mark.parametrize(("cause", "num_errors"), [(late_wake_up, 0), (broken, 1)])
-def test_only_late_wake_ups_are_passed_over(
+def no_file_left(loop: asyncio.AbstractEventLoop) -> None:
+    error = OSError(errno.EMFILE, "Too many open files")
+    message = "socket.accept() out of system resource"
+    loop.call_exception_handler({"message": message, "exception": error})
+
+
+@pytest.mark.parametrize(
+    ("cause", "num_errors"), [(late_wake_up, 0), (no_file_left, 0), (broken, 1)]
+)
+def test_only_what_is_known_and_passes_is_no_error(
     cause: object, num_errors: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:

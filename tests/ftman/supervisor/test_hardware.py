@@ -95,3 +95,11 @@ def test_this_machine_answers() -> None:
     found = hardware.memory()
     assert 0 < found.available_bytes <= found.total_bytes
     assert hardware.cpu().cores >= 1
+
+
+def test_ends_for_want_of_memory_are_counted_where_the_system_tells(tmp_path: Path) -> None:
+    assert hardware.oom_kills(tmp_path) is None
+    lay(tmp_path, {"proc/vmstat": "pgfault 12\noom_kill 3\nballoon_inflate 0\n"})
+    assert hardware.oom_kills(tmp_path) == 3
+    lay(tmp_path, {"proc/vmstat": "pgfault 12\n"})
+    assert hardware.oom_kills(tmp_path) is None

@@ -18,6 +18,7 @@ def test_settings_at_their_defaults_are_left_out() -> None:
     found = command(EngineSettings())
     for option in ("--strategy", "--expert-slots", "--tier", "--cpu-target", "--kv-format"):
         assert option not in found
+    assert "--activations" not in found
     assert "--no-prefix-cache" not in found
     assert "--prefill-share" not in found
     assert not [option for option in found if option.startswith("--park")]
@@ -33,6 +34,7 @@ def test_settings_that_were_made_are_passed_on() -> None:
             prefix_cache=False,
             prefill_share=0.5,
             kv_cache_type="q8_0",
+            activations="int8",
         )
     )
     assert "--no-prefix-cache" in found
@@ -42,6 +44,7 @@ def test_settings_that_were_made_are_passed_on() -> None:
     assert pairs["--tier"] == "disk"
     assert pairs["--prefill-share"] == "0.5"
     assert pairs["--kv-format"] == "q8_0"
+    assert pairs["--activations"] == "int8"
     assert pairs["--cpu-target"] == "avx2"
 
 

@@ -178,6 +178,21 @@ def test_promised_memory_counts_even_if_the_system_calls_it_free() -> None:
     assert table.do(Arrived(2, make_spec("bbbb", need_bytes=8 * GIB))) == [StopEngine(1, "evicted")]
 
 
+@pytest.mark.parametrize("adopted", [False, True])
+def test_memory_that_an_engine_may_park_in_is_not_given_to_another(adopted: bool) -> None:
+    """It says so once it is loaded; nothing of it need be in use."""
+    spec, other = make_spec("aaaa", need_bytes=4 * GIB), make_spec("bbbb", need_bytes=10 * GIB)
+    for promised, effects in ((0, [StartEngine(2, other)]), (7 * GIB, [StopEngine(1, "evicted")])):
+        table = Table(max_loaded_models=3)
+        if adopted:
+            table.do(Adopted(1, spec, promised))
+        else:
+            table.do(Arrived(1, spec))
+            table.do(Loaded(1, promised))
+            table.do(Released(1))
+        assert table.do(Arrived(2, other)) == effects
+
+
 def test_victim_is_the_shortest_keep_alive_then_the_least_recently_used() -> None:
     table = Table(max_loaded_models=3)
     for number, (spec, keep) in enumerate(((A, -1.0), (B, 60.0), (C, 60.0)), start=1):
@@ -364,3 +379,62 @@ def test_who_waits_is_told_for_what() -> None:
     feed(Arrived(4, spec("b")))
     reason = "all 1 places of b are in use"
     assert policy.beyond_parallel() == [(3, 1, reason), (4, 2, reason)]
+
+
+def test_a_background_request_waits_for_a_free_place_and_lets_others_past() -> None:
+    table = Table()
+    table.load(1, A)  # num_parallel is 2
+    assert table.do(Arrived(2, A)) == [Grant(2, 1)]
+    assert table.do(Arrived(3, A, background=True)) == []
+    assert table.do(Arrived(4, A)) == [Grant(4, 1)], "beyond its places, an engine is asked anyway"
+    assert table.policy.why(3).startswith("it gives way to others while all places of aaaa:tiny")
+    assert table.do(Released(1)) == []
+    assert table.do(Released(2)) == [Grant(3, 1)]
+
+
+def test_a_background_request_that_waited_long_enough_is_like_any_other() -> None:
+    table = Table(background_s=60.0)
+    table.load(1, A)
+    table.do(Arrived(2, A))
+    table.do(Arrived(3, A, background=True))
+    table.now_s = 59.9
+    assert table.do(Ticked()) == []
+    table.now_s = 60.0
+    assert table.do(Ticked()) == [Grant(3, 1)]
+
+
+def test_background_requests_come_last_in_the_queue_until_their_time_has_come() -> None:
+    table = Table(background_s=60.0)
+    table.load(1, A)
+    table.do(Arrived(2, C, background=True))
+    table.now_s = 10.0
+    table.do(Arrived(3, B))
+    assert [table.policy.position(n) for n in (3, 2)] == [1, 2]
+    assert table.do(Released(1)) == [StopEngine(1, "evicted")]
+    assert table.do(Exited(1, EngineDiedError("stopped"))) == [StartEngine(2, B)]
+    table.now_s = 70.0
+    table.do(Arrived(4, A))
+    assert [table.policy.position(n) for n in (2, 3, 4)] == [1, 2, 3]
+
+
+def test_a_background_request_makes_no_busy_engine_run_dry() -> None:
+    table = Table(background_s=60.0)
+    table.load(1, A)
+    assert table.do(Arrived(2, B, background=True)) == []
+    assert table.do(Arrived(3, A)) == [Grant(3, 1)]
+    table.now_s = 61.0
+    table.do(Ticked())
+    assert table.do(Arrived(4, A)) == [], "now its turn has come: A takes nothing new"
+    table.do(Released(1))
+    assert table.do(Released(3)) == [StopEngine(1, "evicted")]
+
+
+def test_a_load_longer_than_the_keep_alive_is_no_idle_time() -> None:
+    table = Table()
+    assert table.do(Arrived(1, A, 1.0)) == [StartEngine(1, A)]
+    table.now_s = 100.0
+    assert table.do(Ticked()) == []
+    assert table.policy.next_deadline_s() is None
+    assert table.do(Loaded(1)) == [Grant(1, 1)]
+    table.do(Released(1))
+    assert table.policy.next_deadline_s() == 101.0

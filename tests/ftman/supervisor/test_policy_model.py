@@ -148,7 +148,8 @@ class World:
 
 def _fingerprint(world: World, crashes: int, ticks: int) -> str:
     engines = [(e, e.leases) for e in world.policy.engines()]
-    hidden = (world.policy._queue, world.policy._draining, world.policy._breaker._streaks)
+    policy = world.policy
+    hidden = (policy._queue, policy._yields_until_s, policy._draining, policy._breaker._streaks)
     return repr((engines, hidden, sorted(world.requests.items()), crashes, ticks, world.now_s))
 
 
@@ -184,15 +185,18 @@ def _explore(wishes: list[Arrived], crashes: int, ticks: int) -> int:
 A, B, A_LONG = make_spec("aaaa"), make_spec("bbbb"), make_spec("aaaa", context_tokens=8192)
 
 
+@pytest.mark.parametrize("background", [None, 1], ids=["equals", "one gives way"])
 @pytest.mark.parametrize(
     "specs",
     [(A, B, A), (A, A_LONG, A), (A, B, A_LONG)],
     ids=["two models", "two contexts", "both"],
 )
 def test_every_order_of_three_requests_on_one_slot_with_a_crash_at_any_step(
-    specs: tuple[EngineSpec, ...],
+    specs: tuple[EngineSpec, ...], background: int | None
 ) -> None:
-    wishes = [Arrived(n, spec, 0.0 if n == 1 else None) for n, spec in enumerate(specs)]
+    wishes = [
+        Arrived(n, spec, 0.0 if n == 1 else None, n == background) for n, spec in enumerate(specs)
+    ]
     states = _explore(wishes, crashes=2, ticks=2)
     assert states > 500, "the world got smaller: is every event still tried?"
 
@@ -207,7 +211,8 @@ def _random_run(seed: int) -> None:
         world.now_s += rng.choice((0.0, 0.0, 0.5, 4.0, 40.0))
         world.memory = Memory(16 * GIB, rng.choice((0, 4, 10, 16)) * GIB)
         events: list[PolicyEvent] = [Ticked(), UnloadAsked(rng.choice("abcd") * 4)]
-        events += [Arrived(number, rng.choice(specs), rng.choice((None, 0.0, 2.0, -1.0)))] * 3
+        keep_alive_s, background = rng.choice((None, 0.0, 2.0, -1.0)), rng.random() < 0.3
+        events += [Arrived(number, rng.choice(specs), keep_alive_s, background)] * 3
         events += [*world.progress()] * 2 + [*world.crashes(), *world.cancels()]
         if rng.random() < 0.01:
             events = [ShutdownAsked()]

@@ -79,3 +79,16 @@ def test_silence_of_a_loaded_engine_is_a_wedge_even_if_it_never_answered_a_poll(
     error = loading.silent(300.0)
     assert error is not None
     assert error.code == "load_failed"
+
+
+def test_how_long_it_is_stuck_is_told_before_it_is_given_up() -> None:
+    it = judge()
+    assert it.answered(busy(0.0), 0.0) is None
+    assert it.answered(busy(16.0), 16.0) is None
+    assert it.stuck_s == 16.0
+    assert it.answered(busy(0.0), 17.0) is None
+    assert it.stuck_s == 0.0
+    assert it.silent(30.0) is None
+    assert it.stuck_s == 13.0
+    assert it.answered(busy(None, running=0), 31.0) is None
+    assert it.stuck_s == 0.0

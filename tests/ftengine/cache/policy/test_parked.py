@@ -5,17 +5,21 @@ from __future__ import annotations
 import random
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ftengine.cache.policy import parked
-from ftengine.cache.policy.radix import Known, Node
+from ftengine.cache.policy import parked, parked_tree
+from ftengine.cache.policy.radix import Match, Node
 from tests.ftengine.cache.policy.naive_parked import NaiveParked, Text
 
-SOURCE = Path(parked.__file__).read_text("utf-8")
+SOURCES = {
+    module.__name__: Path(str(module.__file__)).read_text("utf-8")
+    for module in (parked_tree, parked)
+}
 PAGE = 16
 
 
@@ -131,8 +135,8 @@ class Play:
         known = self.rng.choice((0, 0, self.rng.randint(0, len(text))))
         whole = known // PAGE * PAGE
         reached = self.rng.randint(0, known) if self.stateful else known
-        node = self.node(salt, text[:whole]) if whole else None
-        found = self.texts.find(salt, text, Known(node, None, known), reached)
+        match = Match(Node(None, (), -1, salt), reached, num_known=known, num_whole=whole)
+        found = self.texts.find(salt, text, match)
         expected = self.naive.find(salt, text, whole, known, reached)
         self.check(salt, text, reached, found, expected)
         self.texts.let_go()
@@ -183,8 +187,8 @@ def test_parked_texts_do_what_the_slow_model_does_at_length(
 
 MUTANTS = {
     "the newest page goes first": (
-        "next(item for item in rows.used if",
-        "next(item for item in reversed(rows.used) if",
+        "next((item for item in rows.used if",
+        "next((item for item in reversed(rows.used) if",
     ),
     "a page evicted again is not remembered": (
         "            self._pages.touch(spot.page)\n            return None",
@@ -209,7 +213,7 @@ MUTANTS = {
         "        if True:\n            best",
     ),
     "shorter ends stay": ("                self._forget(other.page)\n", "                pass\n"),
-    "ends that others hold are parked": ("spot.page is None and _is_covered(spot)", "False"),
+    "ends that others hold are parked": ("spot.page is None and is_covered(spot)", "False"),
     "what making room took out is filled": (
         "        spot = self._spot(node)  # making",
         "        # making",
@@ -236,7 +240,7 @@ MUTANTS = {
         "place)\n        self._files[file] = None\n        self.file_bytes += file.num_bytes\n",
         "place)\n        self._files[file] = None\n",
     ),
-    "pages in files lose their places": ("_in_file(kept, file, place)", "_in_file(kept, file, 0)"),
+    "pages in files lose their places": ("in_file(kept, file, place)", "in_file(kept, file, 0)"),
     "empty places stay": ("        self._prune(kept.node)\n", "        pass\n"),
     "empty files stay": (
         "            if not file.kept:\n                self._drop_file(file)\n        if kept"
@@ -246,16 +250,78 @@ MUTANTS = {
 }
 
 
+def mutant(good: str, bad: str) -> types.ModuleType:
+    """Both modules anew, one of them with a bug."""
+    (changed,) = (name for name, source in SOURCES.items() if good in source)
+    for name, source in SOURCES.items():
+        text = source.replace(good, bad, 1) if name == changed else source
+        text = text.replace("policy.parked_tree import", "policy.mutant_parked_tree import")
+        module = types.ModuleType(name.replace("policy.parked", "policy.mutant_parked"))
+        sys.modules[module.__name__] = module
+        exec(compile(text, module.__name__, "exec"), module.__dict__)
+    return module
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_every_injected_bug_is_caught(name: str) -> None:
-    good, bad = MUTANTS[name]
-    assert SOURCE.count(good) >= 1, "the source has changed: adapt the bug"
-    module = types.ModuleType("mutant_parked")
-    sys.modules["mutant_parked"] = module
-    exec(compile(SOURCE.replace(good, bad, 1), "mutant_parked", "exec"), module.__dict__)
+    module = mutant(*MUTANTS[name])
     for seed in range(60):
         try:
             play_out(module, seed, bool(seed % 2), (None, 0.0, 0.2)[seed % 3], 150)
         except (AssertionError, LookupError, AttributeError, RuntimeError, ValueError):
             return
     raise AssertionError(f"the suite does not notice: {name}")
+
+
+def text_of(number: int, pages: int = 4) -> Text:
+    return tuple(number * 100 + at // PAGE for at in range(pages * PAGE))
+
+
+def evict(play: Play, text: Text) -> list[int | None]:
+    """As the device does: the last page first. Returns the rows."""
+    return [
+        play.texts.page_evicted(play.node("", text[:end])) for end in range(len(text), 0, -PAGE)
+    ]
+
+
+def new_play(limits: parked.ParkLimits, stateful: bool = False) -> Play:
+    play = Play(parked, 1, stateful, 0.0)
+    assert play.disk is not None
+    play.texts = parked.ParkedTexts(limits, stateful, play.disk)
+    play.rows = defaultdict(lambda: ("", ()))
+    return play
+
+
+def found_pages(play: Play, text: Text) -> int:
+    found = play.texts.find("", text, Match(Node(None, (), -1, ""), 0))
+    return 0 if found is None else len(found.pages)
+
+
+def test_what_comes_back_from_files_stops_nothing_from_being_parked() -> None:
+    """Rows that are waited for stay; those of others give way as ever."""
+    play = new_play(parked.ParkLimits(page_rows=3, file_bytes=100))
+    evict(play, text_of(1))
+    evict(play, text_of(2, pages=3))
+    assert found_pages(play, text_of(1)) == 4  # more than there are rows: they lie in files
+    assert None not in evict(play, text_of(3, pages=2))
+    play.texts.let_go()
+    play.texts.check_integrity()
+    assert found_pages(play, text_of(3)) == 2
+
+
+def test_a_state_is_written_with_what_leads_to_it() -> None:
+    """Time for half of it is enough for the text that was used last."""
+    play = new_play(parked.ParkLimits(page_rows=16, state_rows=4, file_bytes=100), stateful=True)
+    for number in (1, 2):
+        text = text_of(number)
+        above = play.node("", text[: 3 * PAGE])
+        assert play.texts.state_evicted(above, text[3 * PAGE :]) is not None
+        evict(play, text)
+    left = [True, True, False]
+    assert not play.texts.write_all(lambda: left.pop(0))
+    assert play.disk is not None
+    kept = [len(rows) for rows in play.disk.files.values()]
+    assert sorted(kept) == [1, 4]
+    first = play.texts._roots[""].children[text_of(2)[:PAGE]].page
+    assert first is not None
+    assert first.file is not None

@@ -14,6 +14,7 @@ from ftengine.gpu.compile_kernel import compile_in_triton
 from ftengine.gpu.driver import Target
 from ftengine.gpu.kernel_table import Build
 from ftengine.gpu.ship import TARGETS
+from ftengine.kernels.operands import RouteSpec
 from ftengine.kernels.triton import builds
 from ftengine.kernels.triton.builds import TABLE
 
@@ -27,6 +28,7 @@ SPILLING = {
         "delta_chunk.delta_chunk",
         "attention.attention_split.bf16",
         "attention.attention_chunk.bf16",
+        "latent.latent_chunk.bf16",
     ),
 }
 """Known to keep part of their numbers in local memory, at large heads."""
@@ -34,10 +36,12 @@ FEW = 96
 """Bytes in local memory that are let pass: sm_80 puts 20 of admission's there, by Triton 3.6 80."""
 SMALL = (
     builds.gate_up("bf16"),
+    builds.gate_up("bf16", "relu2", gated=False),
     builds.down("bf16"),
     builds.merge(True),
     builds.arrange("bf16", "bf16"),
     builds.gate_up_gemm("bf16", "bf16", "bf16"),
+    builds.gate_up_gemm("bf16", "bf16", "bf16", "relu2", gated=False),
     builds.down_gemm("bf16", "bf16"),
     builds.admission(16, 256),
     builds.copy_rows(),
@@ -45,20 +49,34 @@ SMALL = (
     builds.add_rows(True, False),
     builds.count_pairs(),
     builds.group_pairs(16),
-    builds.route("softmax", 32, 4),
+    builds.route(RouteSpec("softmax", True, 1.0), 32, 4),
+    builds.route(RouteSpec("sqrt_softplus", True, 1.0, 1e-20, 8, 4), 32, 4, True, True),
     builds.rms_norm(128, True),
     builds.linear("bf16", False, False),
     builds.rope_store("bf16", 64, True, True),
     builds.attention_split("bf16", 64, 4, "bf16"),
     builds.attention_merge(64, True),
     builds.attention_chunk("bf16", 64, 4, "bf16", True),
+    builds.attention_split("bf16", 72, 4, "bf16"),
+    builds.latent_store("bf16", 32, 16, 8, True),
+    builds.head_product("bf16", 16, 32, 1, "bf16"),
+    builds.latent_split(builds.Look("bf16", 32, 16, 8, True, True, True, "bf16")),
+    builds.latent_chunk(builds.Look("bf16", 32, 16, 8, False, False, False, "bf16")),
+    builds.index_store("bf16", 32, 8, True),
+    builds.index_scores("bf16", 16, 32, 8, True, "bf16"),
+    builds.index_choose(),
     builds.best_of_block(2),
     builds.merge_blocks(2, 4),
     builds.embed_rows("q4_1"),
     builds.add_rows(True, True),
-    builds.causal_conv(3, False, False),
+    builds.gate_rows("silu"),
+    builds.move_heads(128),
+    builds.squash_rows("tanh"),
+    builds.centre_rows(128),
+    builds.causal_conv(3, False, False, True),
     builds.delta_rule(16),
     builds.delta_chunk(16),
+    builds.gated_norm(128),
     builds.mamba2_scan(16),
 )
 SEEN_ON = list(zip(SMALL, cycle(TARGETS), strict=False))

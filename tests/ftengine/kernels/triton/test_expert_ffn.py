@@ -11,7 +11,8 @@ from ftengine.errors import EngineError
 from ftengine.kernels.operands import ExpertBank
 from ftengine.kernels.reference.expert_ffn import expert_ffn
 from ftengine.kernels.triton import builds, expert_calls
-from tests.ftengine.kernels.operand_makers import make_bank
+from ftengine.quant import panel32
+from tests.ftengine.kernels.operand_makers import make_bank, make_weight
 from tests.ftengine.kernels.triton.interpreter import Interpreter
 
 NAN = float("nan")
@@ -39,6 +40,17 @@ def with_bias(bank: ExpertBank) -> ExpertBank:
         down_bias_offset=size + 4 * bank.inter,
     )
     return replace(bank, data=data, layout=layout, fmt_bias="bf16")
+
+
+def without_gates(fmt: str, experts: int, hidden: int, inter: int) -> ExpertBank:
+    """The first part of an expert is up alone, which leaves room behind it."""
+    layout = panel32.expert_layout(fmt, fmt, hidden, inter)
+    data = torch.zeros(experts, layout.row_bytes, dtype=torch.uint8)
+    for expert in range(experts):
+        parts = make_weight(fmt, inter, hidden, expert), make_weight(fmt, hidden, inter, 9 + expert)
+        for at, part in zip((layout.gate_up_offset, layout.down_offset), parts, strict=True):
+            data[expert, at : at + part.data.numel()] = part.data
+    return ExpertBank(data, layout, fmt, fmt, hidden, inter, activation="relu2", gated=False)
 
 
 def decode(
@@ -134,6 +146,16 @@ def test_grouped_clamps_agree_with_the_reference(interpreter: Interpreter, activ
     x, rows = torch.randn(2, 32) * 40, torch.tensor([[1], [0]]).int()
     found = grouped(interpreter, bank, x, rows, "f32")[:, 0]
     assert error(found, expert_ffn(x, rows, torch.ones(2, 1), bank)) < 3e-6
+
+
+def test_experts_without_gates(interpreter: Interpreter) -> None:
+    """A part of a panel, alone and grouped."""
+    bank = without_gates("bf16", 2, 64, 80)
+    x, rows, weights = torch.randn(2, 64), torch.tensor([[1], [0]]).int(), torch.rand(2, 1)
+    expected = expert_ffn(x, rows, weights, bank)
+    assert error(decode(interpreter, bank, x, rows, weights), expected) < 2e-6
+    found = grouped(interpreter, bank, x, rows, "f32")[:, 0] * weights
+    assert error(found, expected) < 3e-6
 
 
 def test_a_row_below_zero_is_the_cpus(interpreter: Interpreter) -> None:

@@ -129,16 +129,27 @@ def test_q8_0_keys_come_back_as_the_format_has_them(interpreter: Interpreter) ->
         assert torch.equal(scale[1, 0, 3], kept[0])
 
 
-@pytest.mark.parametrize(("score", "bias"), [("softmax", False), ("sigmoid", True)])
-def test_router_chooses_as_the_reference(interpreter: Interpreter, score: str, bias: bool) -> None:
+ROUTES = {
+    "softmax": (RouteSpec("softmax", True, 2.5), False, False),
+    "sigmoid, biased": (RouteSpec("sigmoid", True, 2.5, 1e-3), True, False),
+    "square roots, scaled": (RouteSpec("sqrt_softplus", True, 2.5, 1e-20), True, True),
+    "groups by two": (RouteSpec("sigmoid", True, 2.5, 1e-20, 3, 2, "top2"), True, False),
+    "groups by one": (RouteSpec("softmax", False, 1.5, 0.0, 7, 2, "max"), False, False),
+    "near ones": (RouteSpec("softmax", False, 1.0, jitter=0.1), False, False),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_router_chooses_as_the_reference(interpreter: Interpreter, name: str) -> None:
+    spec, bias, scaled = ROUTES[name]
     logits = torch.randn(3, 21)
     logits[1, 4] = logits[1, 9] = 5.0  # equal ones: the lower id first
-    extra = torch.randn(21) if bias else None
-    spec = RouteSpec(score, True, 2.5)
-    ids, weights = torch.zeros(3, 5, dtype=torch.int32), torch.zeros(3, 5)
+    extra, scale = (torch.randn(21) if there else None for there in (bias, scaled))
+    count = 2 if spec.jitter else 5
+    ids, weights = torch.zeros(3, count, dtype=torch.int32), torch.zeros(3, count)
     expected_ids, expected = torch.zeros_like(ids), torch.zeros_like(weights)
-    interpreter.run(layer_calls.route(logits, spec, ids, weights, extra))
-    route(logits, spec, expected_ids, expected, extra)
+    interpreter.run(layer_calls.route(logits, spec, ids, weights, extra, scale))
+    route(logits, spec, expected_ids, expected, extra, scale)
     assert torch.equal(ids, expected_ids)
     assert torch.allclose(weights, expected, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Rows in pages, by slot: stored, found again, and attended to where only some are chosen.
+"""Rows in pages, by slot: stored, found again, chosen, and attended to where only some are chosen.
 
 A slot is page * 16 + place. What the paged kernels do is not repeated here.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from ftengine.cache.policy.pages import PAGE_TOKENS
-from ftengine.layers.context import StepContext
+from ftengine.kernels.latent_operands import StepPages
+from ftengine.kernels.operands import PAGE_TOKENS
 
 _TOKENS_AT_A_TIME = 8
 """Of sparse attention: bounds the copies of chosen rows."""
@@ -28,17 +28,17 @@ def rows_at(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     return pool[slots // per_page, :, slots % per_page].float()
 
 
-def slots_of(context: StepContext, index: int, length: int) -> torch.Tensor:
+def slots_of(step: StepPages, index: int, length: int) -> torch.Tensor:
     """Slots of the first tokens of the step's sequence number `index`. Shape: int64 [length]."""
     place = torch.arange(length)
-    pages = context.page_table[index, place // PAGE_TOKENS].long()
+    pages = step.page_table[index, place // PAGE_TOKENS].long()
     return pages * PAGE_TOKENS + place % PAGE_TOKENS
 
 
-def sequences(context: StepContext) -> list[tuple[int, slice, int]]:
+def sequences(step: StepPages) -> list[tuple[int, slice, int]]:
     """(number in the step, its rows, its tokens with the new ones) of every sequence."""
-    starts = context.query_start.tolist()
-    lengths = context.context_len.tolist()
+    starts = step.query_start.tolist()
+    lengths = step.context_len.tolist()
     return [(i, slice(starts[i], starts[i + 1]), length) for i, length in enumerate(lengths)]
 
 
@@ -80,3 +80,11 @@ def _of_each_head(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
     """Shape: slots [n, kv_heads, chosen] -> float32 [n, kv_heads, chosen, width]."""
     heads = torch.arange(pool.shape[1])[:, None]
     return pool[slots // PAGE_TOKENS, heads, slots % PAGE_TOKENS].float()
+
+
+def best_first(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """Places of the best scores in ascending order, -1 for those of -inf. Shape: [n, <= count]."""
+    found = scores.topk(min(count, scores.shape[1]), dim=-1)
+    places = found.indices.masked_fill(found.values == float("-inf"), scores.shape[1])
+    ordered = places.sort(dim=-1).values
+    return ordered.masked_fill(ordered == scores.shape[1], -1)

@@ -1,0 +1,236 @@
+"""What the reference converter does to the weights of a checkpoint before it writes them as GGUF.
+
+By the names that transformers saves, family by family. Written from what such files hold; the
+converter under test has a description of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.fakes.tiny_gguf import permute
+
+Array = npt.NDArray[Any]
+Config = dict[str, Any]
+Named = tuple[str, Array]
+Change = Callable[[str, Array, Config], Iterator[Named]]
+
+
+def changed(
+    family: str, name: str, values: Array, config: Config, *, older: bool = False
+) -> Iterator[Named]:
+    """Tensors that stand for one of the checkpoint, under names that the tables know.
+
+    older: as converters of before kept latents' matrices and fused projections whole.
+    """
+    for pattern, change in (*_CHANGES.get(family, ()), *_ALWAYS):
+        if older and change in (_latent_parts, _fused_delta):
+            continue
+        if re.search(pattern, name):
+            yield from change(name, np.ascontiguousarray(values), config)
+            return
+    yield name, values
+
+
+def _same(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, values
+
+
+def _renamed(ending: str, new: str) -> Change:
+    def change(name: str, values: Array, _: Config) -> Iterator[Named]:
+        yield re.sub(ending + "$", new, name), values
+
+    return change
+
+
+def _plus_one(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, values + 1
+
+
+def _rate(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, -np.exp(values)
+
+
+def _columns_of_one(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, values.reshape(-1, 1)
+
+
+def _rate_column(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, -np.exp(values).reshape(-1, 1)
+
+
+def _squeezed(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, values.squeeze()
+
+
+def _in_groups(key: str) -> Change:
+    def change(name: str, values: Array, config: Config) -> Iterator[Named]:
+        yield name, values.reshape(config[key], -1)
+
+    return change
+
+
+def _permuted(name: str, values: Array, config: Config) -> Iterator[Named]:
+    key = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
+    yield name, permute(values, config[key])
+
+
+def _halves(ending: str, gate: str, up: str) -> Change:
+    """Rows of gate, then of up."""
+
+    def change(name: str, values: Array, _: Config) -> Iterator[Named]:
+        stem, half = name.removesuffix(ending), values.shape[-2] // 2
+        yield stem + gate, np.ascontiguousarray(values[..., :half, :])
+        yield stem + up, np.ascontiguousarray(values[..., half:, :])
+
+    return change
+
+
+def _transposed(ending: str) -> Change:
+    def change(name: str, values: Array, _: Config) -> Iterator[Named]:
+        yield name + ending, np.ascontiguousarray(values.swapaxes(-1, -2))
+
+    return change
+
+
+def _transposed_halves(name: str, values: Array, config: Config) -> Iterator[Named]:
+    halves = _halves("gate_up_proj", "gate_proj.weight", "up_proj.weight")
+    yield from halves(name, values.swapaxes(-1, -2), config)
+
+
+def _turns(name: str, values: Array, _: Config) -> Iterator[Named]:
+    """gpt-oss: gate and up take turns, in rows or, as matrices, in columns."""
+    kind = "bias" if name.endswith("_bias") else "weight"
+    for first, part in enumerate(("gate_proj", "up_proj")):
+        new = re.sub(r"gate_up_proj(_bias)?$", f"{part}.{kind}", name)
+        found = values[..., first::2]
+        yield new, np.ascontiguousarray(found if kind == "bias" else found.swapaxes(-1, -2))
+
+
+def _latent_parts(name: str, values: Array, config: Config) -> Iterator[Named]:
+    """kv_b: what makes keys, transposed, and what makes values."""
+    nope, size = config["qk_nope_head_dim"], config["v_head_dim"]
+    heads = values.reshape(config["num_attention_heads"], nope + size, -1)
+    yield name.replace("kv_b", "k_b"), np.ascontiguousarray(heads[:, :nope].swapaxes(1, 2))
+    yield name.replace("kv_b", "v_b"), np.ascontiguousarray(heads[:, nope:])
+
+
+def _fused_delta(name: str, values: Array, config: Config) -> Iterator[Named]:
+    """Qwen3-Next: q, k, v, z of each key head to all q, all k, all v, and z apart."""
+    dim, size = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    groups = config["linear_num_key_heads"]
+    wide = config["linear_num_value_heads"] // groups * size
+    heads = values.reshape(groups, 2 * dim + 2 * wide, -1)
+    parts = np.split(heads, [dim, 2 * dim, 2 * dim + wide], axis=1)
+    flat = [part.reshape(-1, values.shape[1]) for part in parts]
+    yield name.replace("in_proj_qkvz", "in_proj_qkv"), np.concatenate(flat[:3])
+    yield name.replace("in_proj_qkvz", "in_proj_z"), np.ascontiguousarray(flat[3])
+
+
+def _tiled(axis: int, size_key: str = "", keys: bool = False, after: Change = _same) -> Change:
+    """Qwen3.5: value heads in turns, one of each key head. keys: q and k come before them."""
+
+    def change(name: str, values: Array, config: Config) -> Iterator[Named]:
+        groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+        size = config[size_key] if size_key else 1
+        first = 2 * groups * config["linear_key_head_dim"] if keys else 0
+        before, rest = np.split(values, [first], axis=axis)
+        shape = rest.shape
+        inner = (groups, heads // groups, size)
+        split = rest.reshape(*shape[:axis], *inner, *shape[axis + 1 :])
+        turned = split.swapaxes(axis, axis + 1).reshape(shape)
+        yield from after(name, np.concatenate([before, turned], axis=axis), config)
+
+    return change
+
+
+_SIZE = "linear_value_head_dim"
+_DELTA = (
+    (r"(?<!linear_attn)\.\w*norm\.weight$", _plus_one),
+    (r"in_proj_qkvz\.weight$", _fused_delta),
+    (r"A_log$", _rate),
+    (r"dt_bias$", _renamed("dt_bias", "dt_proj.bias")),
+    (r"conv1d\.weight$", _squeezed),
+)
+_TILED_DELTA = (
+    (r"in_proj_qkv\.weight$", _tiled(0, _SIZE, keys=True)),
+    (r"in_proj_z\.weight$", _tiled(0, _SIZE)),
+    (r"in_proj_[ab]\.weight$", _tiled(0)),
+    (r"out_proj\.weight$", _tiled(1, _SIZE)),
+    (r"A_log$", _tiled(0, after=_rate)),
+    (r"dt_bias$", _tiled(0, after=_renamed("dt_bias", "dt_proj.bias"))),
+    (r"conv1d\.weight$", _tiled(0, _SIZE, keys=True, after=_squeezed)),
+    *_DELTA,
+)
+_LATENT = ((r"kv_b_proj\.weight$", _latent_parts),)
+_LATENT_FAMILIES = (
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "kimi_k2",
+    "glm4_moe_lite",
+    "glm_moe_dsa",
+)
+_MAMBA2 = (
+    (r"A_log$", _rate_column),
+    (r"\.D$", _columns_of_one),
+    (r"conv1d\.weight$", _squeezed),
+)
+_NEMOTRON = (
+    *_MAMBA2,
+    (r"dt_bias$", _renamed("dt_bias", "dt.bias")),
+    (r"mixer\.norm\.weight$", _in_groups("n_groups")),
+)
+_QK = (r"[qk]_proj\.weight$", _permuted)
+_SHARED_MLP = (
+    r"shared_mlp\.input_linear\.weight$",
+    _halves(
+        "shared_mlp.input_linear.weight",
+        "mlp.shared_expert.gate_proj.weight",
+        "mlp.shared_expert.up_proj.weight",
+    ),
+)
+_CHANGES: dict[str, tuple[tuple[str, Change], ...]] = {
+    "gemma3": ((r"norm\.weight$", _plus_one),),
+    "qwen3_next": _DELTA,
+    "qwen3_5": _TILED_DELTA,
+    "qwen3_5_moe": _TILED_DELTA,
+    "gpt_oss": (
+        (r"gate_up_proj(_bias)?$", _turns),
+        (r"down_proj$", _transposed(".weight")),
+        (r"down_proj_bias$", _renamed("_bias", ".bias")),
+        (r"sinks$", _renamed("sinks", "sinks.weight")),
+    ),
+    "llama4": (
+        (r"gate_up_proj$", _transposed_halves),
+        (r"experts\.down_proj$", _transposed(".weight")),
+    ),
+    "lfm2_moe": ((r"conv\.conv\.weight$", _squeezed),),
+    "granitemoe": (_QK,),
+    "granitemoeshared": (_QK, _SHARED_MLP),
+    "granitemoehybrid": (
+        _QK,
+        _SHARED_MLP,
+        *_MAMBA2,
+        (r"dt_bias$", _renamed("dt_bias", "dt_proj.bias")),
+        (r"mamba\.norm\.weight$", _in_groups("mamba_n_groups")),
+    ),
+    "nemotron_h": _NEMOTRON,
+    "nemotron_h_super": _NEMOTRON,
+    "mimo_v2_flash": ((r"attention_sink_bias$", _renamed("bias", "bias.weight")),),
+    **dict.fromkeys(_LATENT_FAMILIES, _LATENT),
+    "mistral4": (*_LATENT, (r"experts\.(gate_up|down)_proj$", _renamed("proj", "proj.weight"))),
+}
+_ALWAYS = (
+    (
+        r"block_sparse_moe\.input_linear\.weight$",
+        _halves("input_linear.weight", "experts.w1.weight", "experts.w3.weight"),
+    ),
+    (r"e_score_correction_bias$", _renamed("correction_bias", "correction.bias")),
+    (r"expert_bias$", _renamed("expert_bias", "expert_bias.bias")),
+)
