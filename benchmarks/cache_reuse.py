@@ -201,7 +201,10 @@ def main() -> None:
         if "timed" in parts:
             ftw = Path(name) / "real"
             convert_folder(given.gguf, ftw)
-            notes.turns += timed(ftw, given.scale, given.threads, notes.turns, given.turns)
+            before = tuple(notes.turns)
+            for turn in timed(ftw, given.scale, given.threads, before, given.turns):
+                notes.turns.append(turn)
+                notes.write(given.notes)
     if "peer" in parts:
         ask_peer(given.gguf, notes.turns, given.threads)
     notes.write(given.notes)

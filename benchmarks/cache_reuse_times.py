@@ -6,7 +6,7 @@ What a turn cost is kept as plain values, so that a later run can go on after th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -91,7 +91,7 @@ def run_turns(engine: Engine, asked: Sequence[Asked]) -> list[Turn]:
 
 def timed(
     ftw: Path, scale: float, threads: int, before: Sequence[TimedTurn], most: int
-) -> list[TimedTurn]:
+) -> Iterator[TimedTurn]:
     """W4 with reuse and without, turn by turn, after those of `before`; `most` turns at most."""
     with_reuse, without = (_engine(ftw, threads, on) for on in (True, False))
     agent: Conversation = workload("W4", scale, VOCAB)[0]
@@ -100,23 +100,23 @@ def timed(
         assert ids == turn.prompt, "the turns of before are of another conversation"
         run_turns(with_reuse, [([*ids, *turn.ours.tokens], anchors, 1)])
         agent.reply(turn.ours.tokens)
-    found: list[TimedTurn] = []
-    while not agent.is_over and len(found) < most:
+    while not agent.is_over and most > 0:
+        most -= 1
         ids, anchors, count = agent.prompt()
         ours = run_turns(with_reuse, [(ids, anchors, count)])[0]
         other = run_turns(without, [(ids, anchors, min(count, COMPARED))])[0]
         same = other.tokens == ours.tokens[: len(other.tokens)]
-        found.append(TimedTurn(ids, ours, other.first_s, same))
+        turn = TimedTurn(ids, ours, other.first_s, same)
         agent.reply(ours.tokens)
         print(
             f"turn {agent.turn}: prompt {len(ids)}, computed {ours.computed}, "
             f"first token {ours.first_s:.3f} s, without reuse {other.first_s:.3f} s, "
-            f"{found[-1].rate:.1f} tokens/s",
+            f"{turn.rate:.1f} tokens/s",
             flush=True,
         )
+        yield turn
     for engine in (with_reuse, without):
         engine.close()
-    return found
 
 
 def ask_peer(gguf: Path, turns: Sequence[TimedTurn], threads: int) -> None:

@@ -3,8 +3,9 @@
     python -m benchmarks.load MODEL.gguf ...
 
 Every sample is a process of its own, in turns; its files were read just before, so that they are in
-the page cache; imports are not counted. Memory is what is resident after a prompt of 64 tokens, mapped files included, the
-interpreter and its libraries too. In the unhashed load only sizes are checked.
+the page cache; imports are not counted. Memory is what is resident after a prompt of 64 tokens,
+mapped files included, the interpreter and its libraries too. In the unhashed load only sizes are
+checked.
 """
 
 from __future__ import annotations

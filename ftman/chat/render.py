@@ -129,9 +129,9 @@ def encode_prompt(
     starts, and where its content starts and ends.
     """
     spans = []
-    at = 0
+    at, plain = 0, traced.plain(text)  # a part of it is cut in no time; one of `text` looks for it
     for length, origin in traced.runs_of(text):
-        spans.append(Span(traced.plain(text[at : at + length]), special=origin == TEMPLATE))
+        spans.append(Span(plain[at : at + length], special=origin == TEMPLATE))
         at += length
     placed = list(own.place(tokenizer, text, messages)) if own is not None else []
     ids, offsets = encode_with(tokenizer, text, spans, placed)
@@ -139,7 +139,6 @@ def encode_prompt(
     whole = tokenizer.with_bos(ids)
     shift = len(whole) - len(ids)
     kept = sorted({anchor + shift for anchor in anchors if 0 < anchor + shift < len(whole)})
-    plain = traced.plain(text)
     return Prompt(tuple(whole), tuple(kept), plain, plain[len(plain) - _opening_chars(text) :])
 
 

@@ -29,7 +29,9 @@ async def status(call: Call) -> Reply:
     service = call.service
     config = service.config
     paths = config.paths
+    parked = config.engine.park_disk
     settings = asdict(config.engine) | {
+        "park_disk": None if parked is None else str(parked),
         "address": config.address,
         "keep_alive_s": config.keep_alive_s,
         "max_queue": config.max_queue,

@@ -12,7 +12,9 @@ import os
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from ftman import __version__, files
 from ftman import log as log_module
 from ftman.autostart.notify import Notifier, keep_fed
 from ftman.catalog.lock import acquire_manager_lock
-from ftman.clock import SYSTEM
+from ftman.clock import SYSTEM, pause
 from ftman.config import Config, Paths, engine_environment
 from ftman.errors import ConflictError, FtmanError, UsageError
 from ftman.gateway.protocol import GuardedProtocol, raise_open_files
@@ -35,6 +37,9 @@ from ftman.supervisor.port_owner import listener_pid, process_name
 log = logging.getLogger(__name__)
 
 GRACE_S = 20
+THREADS_S = 3.0
+"""Threads that still compute when everything has ended have so long."""
+WORKER = "ft-work"
 CUT_BEFORE_S = 3
 """Streams are told of the end this long before the grace is over."""
 KEEP_ALIVE_S = 300
@@ -69,6 +74,7 @@ def serve(
             lock.release()
     finally:
         listener.close()
+    _leave_threads()
     return 0
 
 
@@ -78,8 +84,31 @@ async def _main(
     launcher: Launcher | None,
     listener: socket.socket,
 ) -> None:
+    loop = asyncio.get_running_loop()
+    workers = ThreadPoolExecutor(thread_name_prefix=WORKER)
+    loop.set_default_executor(workers)
     service = Service(config, launcher=launcher)
-    await Server(service, make_gateway(service)).run(listener)
+    try:
+        await Server(service, make_gateway(service)).run(listener)
+    finally:
+        workers.shutdown(wait=False, cancel_futures=True)
+        loop.set_default_executor(ThreadPoolExecutor(1))  # it would be waited for without an end
+
+
+def _leave_threads() -> None:
+    """End the process where a thread goes on computing for a client who is gone.
+
+    Nothing else can end such a thread, and Python waits for it; everything else has ended before.
+    """
+    limit = SYSTEM.monotonic() + THREADS_S
+    while any(thread.name.startswith(WORKER) for thread in threading.enumerate()):
+        if SYSTEM.monotonic() > limit and threading.current_thread() is threading.main_thread():
+            log.warning("a thread still computes; ended without it")
+            logging.shutdown()
+            os._exit(0)
+        if SYSTEM.monotonic() > limit:
+            return
+        pause(0.02)
 
 
 def check_certificate(config: Config) -> None:

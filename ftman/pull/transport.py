@@ -267,7 +267,8 @@ def _mapped(error: Exception, url: str) -> MirrorError:
     """One clear line for what the HTTP library reports, by the first cause in the chain."""
     host = _host(url)
     # Waiting for bytes inside of TLS leaves its mark on a time-out, and is no trouble of TLS.
-    causes = [item for item in _chain(error) if not isinstance(item, _TLS_WAITS)]
+    chain = _chain(error)
+    causes = [item for item in chain if not isinstance(item, _TLS_WAITS)]
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             text = f"TLS certificate of {host} is not accepted: {cause.verify_message}"
@@ -283,10 +284,16 @@ def _mapped(error: Exception, url: str) -> MirrorError:
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
         return MirrorError("aside", f"the address {printable(url)} is not usable")
     if isinstance(error, httpx.ConnectTimeout | httpx.ReadTimeout):
-        return MirrorError("retry", f"{host} sends nothing (timed out)")
+        return MirrorError("retry", _silence(error, host, in_tls=len(causes) < len(chain)))
     if isinstance(error, httpx.ConnectError):
         return MirrorError("retry", f"cannot connect to {host}: {causes[-1]}")
     return MirrorError("retry", f"the connection to {host} broke: {error or type(error).__name__}")
+
+
+def _silence(error: httpx.TimeoutException, host: str, *, in_tls: bool) -> str:
+    if in_tls and isinstance(error, httpx.ConnectTimeout):
+        return f"TLS with {host} does not begin (timed out; does it speak https?)"
+    return f"{host} sends nothing (timed out)"
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -39,7 +39,7 @@ class TokenizerShelf:
         self._sweeper: asyncio.Task[None] | None = None
         keep_little_free()
         # Always the same thread: the C library keeps some memory for every thread that had much.
-        self._loader = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="ft-work-tokenizer")
 
     @contextlib.asynccontextmanager
     async def use(self, ftw_id: str, folder: Path) -> AsyncIterator[Tokenizer]:

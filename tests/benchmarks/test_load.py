@@ -11,6 +11,7 @@ from benchmarks.side_by_side import Asked, converted
 from tests.fakes.tiny_models import build_tiny_gguf
 
 
+@pytest.mark.slow
 def test_a_load_tells_its_seconds_and_its_memory(tmp_path: Path) -> None:
     gguf = tmp_path / "tiny.gguf"
     build_tiny_gguf("llama", gguf)

@@ -11,6 +11,7 @@ from benchmarks import side_by_side, streams
 from benchmarks.common import WorkerProcess
 from benchmarks.side_by_side import Asked, Pair
 from benchmarks.worker_ours import Worker
+from ftengine.config import ComputeConfig
 from tests.fakes.tiny_models import build_tiny_gguf
 
 
@@ -28,7 +29,7 @@ class Scripted:
         return {"seconds": self.step_s * len(request.get("together", [[]])[0])}
 
 
-def test_the_faster_setting_of_the_peer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_faster_setting_of_the_peer_counts() -> None:
     ours, plain, packed = Scripted(0.01), Scripted(0.03), Scripted(0.02)
     peers = cast("dict[str, WorkerProcess]", {"peer": packed, "peer_plain": plain})
     asked = Asked((), rounds=2, threads=2, compute="bfloat16")
@@ -47,7 +48,7 @@ def test_streams_compute_what_each_would_alone(tmp_path: Path) -> None:
     gguf = tmp_path / "tiny.gguf"
     build_tiny_gguf("qwen3moe", gguf)
     with side_by_side.converted(gguf, tmp_path / "kept") as ftw:
-        worker = Worker(str(ftw), 1, 64, "float32", 3)
+        worker = Worker(str(ftw), 64, 3, ComputeConfig(threads=1, compute="float32"))
     prompts, more = [[5, 6, 7], [8, 9], [10, 11, 12, 13]], [[20, 21], [22, 23], [24, 25]]
     worker.open_streams(prompts, 2)
     seen = []

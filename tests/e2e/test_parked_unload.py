@@ -51,6 +51,7 @@ def wait_until_unloaded(http: httpx.Client) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_an_idle_model_is_unloaded_and_goes_on_where_it_was(
     manager: ManagerProcess, tmp_path: Path
 ) -> None:

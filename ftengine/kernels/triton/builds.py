@@ -351,7 +351,7 @@ def gated_norm(dim: int) -> Build:
 
 def mamba2_scan(state_dim: int) -> Build:
     """Mamba-2, token after token."""
-    return _build("recurrent.mamba2_scan", STATES=power_of_two(state_dim, 16), BLOCK=16)
+    return _build("recurrent.mamba2_scan", STATES=power_of_two(state_dim, 16), BLOCK=8)
 
 
 def latent_store(item: str, rank: int, rope: int, half: int, interleaved: bool) -> Build:

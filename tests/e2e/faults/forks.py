@@ -65,6 +65,7 @@ class Forks:
         self._script = script
         self._started: list[int] = []
         self._news = threading.Condition()
+        self._turn = threading.Lock()
         self.ended: dict[int, int] = {}
 
     def __enter__(self) -> Forks:
@@ -109,7 +110,7 @@ class Forks:
         home.mkdir(parents=True, exist_ok=True)
         given = {"FT_HOME": str(home), "FT_HOST": "127.0.0.1:0", **environment}
         line = json.dumps({"environment": given, "log": str(home / "stderr.log")})
-        with self._news:
+        with self._turn, self._news:
             before = len(self._started)
             assert self._process.stdin is not None
             self._process.stdin.write(line + "\n")
@@ -132,21 +133,24 @@ class Forks:
 def main(script: FakeScript) -> None:
     """Fork on demand until the input ends."""
     gc.freeze()  # or the first collection in each fork would copy every page
+    running: set[int] = set()
     while True:
         ready = select.select([sys.stdin], [], [], LOOK_EVERY_S)[0]
         if ready:
             line = sys.stdin.readline()
-            if not line:
+            if not line:  # whoever asked for them is gone
+                for pid in running:
+                    os.kill(pid, signal.SIGKILL)
                 return
-            _fork(json.loads(line), script)
-        _report_ended()
+            running.add(_fork(json.loads(line), script))
+        running -= _report_ended()
 
 
-def _fork(given: dict[str, Any], script: FakeScript) -> None:
+def _fork(given: dict[str, Any], script: FakeScript) -> int:
     pid = os.fork()
     if pid:
         _say({"pid": pid})
-        return
+        return pid
     status = 70
     try:
         status = _serve(given, script)
@@ -167,13 +171,16 @@ def _serve(given: dict[str, Any], script: FakeScript) -> int:
     return serve(load_config(), launcher=FakeLauncher(script))
 
 
-def _report_ended() -> None:
+def _report_ended() -> set[int]:
+    ended: set[int] = set()
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
-                return
+                break
+            ended.add(pid)
             _say({"pid": pid, "status": os.waitstatus_to_exitcode(status)})
+    return ended
 
 
 def _say(message: dict[str, Any]) -> None:

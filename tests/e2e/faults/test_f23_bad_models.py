@@ -49,8 +49,10 @@ told = {"refused": 0, "read": 0, "slowest_s": 0.0, "other": []}
 for number, (kind, path) in enumerate(json.loads(sys.argv[1])):
     data = Path(path).read_bytes()
     header_bytes = read(kind, data, "whole").header_bytes
-    seed = int(sys.argv[3]) + number
-    for mutant in mutants(data, header_bytes, int(sys.argv[4]), seed):
+    count, seed = int(sys.argv[4]), int(sys.argv[3]) + number
+    # A few at a time: it is not the mutants' own memory that is limited.
+    batches = (mutants(data, header_bytes, 20, seed + at) for at in range(0, count, 20))
+    for mutant in (item for batch in batches for item in batch):
         begun = time.perf_counter()
         try:
             read(kind, mutant, "mutant")

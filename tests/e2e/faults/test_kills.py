@@ -25,7 +25,7 @@ from tests.e2e.faults.forks import Forked, Forks
 from tests.e2e.faults.manager_process import (
     NO_TLS,
     Rig,
-    engine_pids,
+    engine_pid,
     in_background,
     send_signal,
     until,
@@ -35,10 +35,11 @@ from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import install
 
 SCRIPT = FakeScript(token_s=0.002)
-MODELS = 4
+MODELS = 3
 LANES = 3
 CLIENTS = 2
-LOADED = 2
+LOADED = 3
+YOUNG_S = 0.5
 KILL_EVERY_S = 0.1
 """At most. Engines are started one after the other, and some are to live long enough to answer."""
 ENGINE_KILLS = pytest.mark.parametrize(
@@ -146,14 +147,24 @@ def under_fire(rig: Rig, manager: Forked, count: int) -> int:
 
 
 def kill_engines(rig: Rig, load: Load, count: int) -> None:
-    """Kill one engine after another, in whatever it does."""
+    """Kill one engine after another, in whatever it does.
+
+    No engine is killed young twice in a row: three failed starts would have it left alone for
+    minutes, and nothing would be left to kill.
+    """
     done, killed = 0, set()
+    seen_at: dict[int, float] = {}
+    killed_young: set[str] = set()
     while done < count and not load.faults:
         time.sleep(rig.rng.uniform(0, KILL_EVERY_S))
-        pids = [pid for pid in engine_pids(rig.home) if pid not in killed]
-        if pids:
-            pid = rig.rng.choice(pids)
+        now = time.monotonic()
+        found = {engine_pid(rig.home, f"m{n}"): f"m{n}" for n in range(MODELS)}
+        ages = {p: now - seen_at.setdefault(p, now) for p in found if p and p not in killed}
+        fit = [p for p, age in ages.items() if age > YOUNG_S or found[p] not in killed_young]
+        if fit:
+            pid = rig.rng.choice(fit)
             send_signal(pid, signal.SIGKILL)
+            (killed_young.discard if ages[pid] > YOUNG_S else killed_young.add)(found[pid])
             killed.add(pid)
             done += 1
 
@@ -165,7 +176,7 @@ def healed(url: str) -> None:
         return Talk(model, "again", 2).ask(url).complete
 
     for number in range(MODELS):
-        until(lambda number=number: answers(f"m{number}"), 15)  # type: ignore[misc]
+        until(lambda number=number: answers(f"m{number}"), 45)  # type: ignore[misc]
     invariants.answers_when_healthy(url, "m0")
 
 

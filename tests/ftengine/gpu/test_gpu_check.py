@@ -24,7 +24,8 @@ from ftengine.kernels.native import NativeKernels
 from ftengine.kernels.triton.builds import TABLE
 from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
 from tests.ftengine.gpu.host_experts import PlayedStore
-from tests.ftengine.gpu.host_kernels import Admitting, fake_compiler
+from tests.ftengine.gpu.host_kernels import Admitting, Values, fake_compiler
+from tests.ftengine.gpu.host_latent import strided
 from tests.ftengine.gpu.host_layers import PlayedEngine
 
 TINY = Shape(layers=3, experts=12, places=2, hidden=64, inter=32)
@@ -107,6 +108,12 @@ def test_wrong_results_fail_their_section(check: Check, gpu: FakeGpu, tmp_path: 
     assert report.content["sections"]["kernels"]["status"] == "failed"
 
 
+def no_numbers(_: PlayedEngine, v: Values) -> None:
+    """A head_product that writes what is no number."""
+    strides = (v["out_stride"], v["out_head_stride"], 1)
+    strided(v["out"], (v["num_tokens"], v["heads"], v["OUT"]), strides).fill_(float("nan"))
+
+
 def test_latents_run_on_the_stand_in(
     gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +129,7 @@ def test_latents_run_on_the_stand_in(
     found = check.sections["latents"]()
     assert found["decode"]["overlap"] == found["chunk"]["overlap"] == 1.0
     assert device.free_bytes == held
-    monkeypatch.setattr(PlayedEngine, "_look", lambda *_: None)
+    monkeypatch.setattr(PlayedEngine, "_multiply_heads", no_numbers)
     with pytest.raises(EngineError, match="latent attention of 1 tokens"):
         check.sections["latents"]()
     check.close()

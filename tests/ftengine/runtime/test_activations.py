@@ -59,8 +59,8 @@ def test_results_change_a_little_and_alike_on_every_target(ftw: Path) -> None:
     assert torch.equal(again, exact)  # nothing is left behind
     for got in (scalar, fastest):
         error = (got - exact).square().mean().sqrt() / exact.std()
-        assert 1e-5 < float(error) < 0.1
-    assert float((scalar - fastest).square().mean().sqrt() / exact.std()) < 0.05
+        assert 1e-5 < float(error) < 0.2
+    assert float((scalar - fastest).square().mean().sqrt() / exact.std()) < 0.2
 
 
 def test_reference_kernels_say_that_they_do_not_round(ftw: Path) -> None:

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from ftman.chat.render import ChatTemplate, capabilities_of, render_chat, render_generate
+from ftman.chat import traced
+from ftman.chat.render import (
+    ChatTemplate,
+    capabilities_of,
+    encode_prompt,
+    render_chat,
+    render_generate,
+)
 from ftman.chat.template import TemplateRaisedError
 from ftman.chat.tokenizer import Tokenizer
 from ftman.chat.types import Message, Prompt
@@ -333,3 +340,14 @@ def test_importing_the_renderer_loads_no_heavy_library() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_prompt_of_very_many_messages_is_cut_once(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part looked for from the start would take minutes, in a thread that nobody can stop."""
+    parts = [traced.taint("a" if n % 2 else "<|im_end|>", n % 2) for n in range(20_000)]
+    text = traced.taint("", 0).join(parts)
+    assert len(traced.runs_of(text)) == 20_000
+    monkeypatch.setattr(traced, "_cut_runs", lambda *_: pytest.fail("looked for"))
+    assert len(encode_prompt(tokenizer, text).token_ids) >= 20_000

@@ -28,6 +28,7 @@ SPILLING = {
         "delta_chunk.delta_chunk",
         "attention.attention_split.bf16",
         "attention.attention_chunk.bf16",
+        "latent.latent_split.bf16",
         "latent.latent_chunk.bf16",
     ),
 }
