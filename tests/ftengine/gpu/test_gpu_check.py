@@ -108,7 +108,7 @@ def test_wrong_results_fail_their_section(check: Check, gpu: FakeGpu, tmp_path: 
     assert report.content["sections"]["kernels"]["status"] == "failed"
 
 
-def no_numbers(_: PlayedEngine, v: Values) -> None:
+def no_numbers(_: PlayedEngine, v: Values, weight: torch.Tensor) -> None:
     """A head_product that writes what is no number."""
     strides = (v["out_stride"], v["out_head_stride"], 1)
     strided(v["out"], (v["num_tokens"], v["heads"], v["OUT"]), strides).fill_(float("nan"))
