@@ -63,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has what it wanted; nothing more can be said to it.
         sys.stdout = None
         return 0
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        text = f"the system refused: {error.strerror or error}{where}"
+        return _failed(
+            FtmanError(text, hint="Is the disk full, or may not be written? ft doctor"), out
+        )
     except Exception as error:  # the root of the process
         text = f"{type(error).__name__}: {error}"
         hint = "FT_DEBUG=1 shows where. Please report it."

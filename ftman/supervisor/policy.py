@@ -95,6 +95,8 @@ class Policy:
         """
         self._now_s, self._memory, self._effects = now_s, memory, []
         self._positions = {}
+        if self._aged() and isinstance(event, Arrived):
+            self._serve_queue()  # it may take the free place that the newcomer counts on
         _HANDLERS[type(event)](self, event)
         self._serve_queue()
         self._expire_idle()
@@ -283,7 +285,14 @@ class Policy:
         return sorted(self._queue, key=self._yields) if self._yields_until_s else list(self._queue)
 
     def _yields(self, item: Arrived) -> bool:
-        return self._yields_until_s.get(item.request_id, -math.inf) > self._now_s
+        return item.request_id in self._yields_until_s
+
+    def _aged(self) -> bool:
+        """Let background requests that gave way for long be like any other; whether there are."""
+        aged = [key for key, until_s in self._yields_until_s.items() if until_s <= self._now_s]
+        for key in aged:
+            del self._yields_until_s[key]
+        return bool(aged)
 
     def _evict(self, engines: Sequence[Engine], draining: int | None, reason: str) -> None:
         """Stop the least worthy idle engine; if all are busy, let one run dry.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ def test_every_named_test_is_collected() -> None:
     wanted = set(named())
     files = sorted({f"tests/{path}" for path, _ in wanted})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", *files]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True, check=False)
     ids = [line.partition("[")[0] for line in done.stdout.splitlines() if "::" in line]
     found = {tuple(item.removeprefix("tests/").split("::")[:2]) for item in ids}
     assert wanted <= found, sorted(wanted - found)

@@ -16,9 +16,10 @@ from tests.ftman.pull.conftest import Station, converter, gguf_bytes, options
 DATA = gguf_bytes(3_000)
 
 
-async def failure(station: Station, path: Path) -> FtmanError | None:
+async def failure(station: Station, path: Path, fault: str) -> FtmanError | None:
     """Pull once; the error if there was one. Anything but a FtmanError is a bug."""
     manager = station.manager(replace(options(), converter=converter(families=["llama"])))
+    faults.arm(fault)
     try:
         async for _ in manager.pull("m:t", local=LocalSource(path)):
             pass
@@ -36,8 +37,7 @@ def attempts(station: Station, path: Path, point: str, kind: str) -> int:
     for number in range(1, 80):
         hits: list[str] = []
         faults.listen(hits.append)
-        faults.arm(f"{point}:{number}=error:{kind}")
-        error = asyncio.run(failure(station, path))
+        error = asyncio.run(failure(station, path, f"{point}:{number}=error:{kind}"))
         faults.listen(None)
         assert not any(model.damaged for model in station.catalog.models())
         if hits.count(point) < number:
