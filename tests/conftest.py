@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -15,6 +16,12 @@ from tests.e2e.faults import ledger, table
 
 _LOCAL = ("127.0.0.1", "::1", "localhost", "0.0.0.0", "::")
 _BEGUN_WALL_S = time.time()
+
+
+def pytest_configure() -> None:
+    """A run in the background of a script ignores Ctrl-C, and so would all that it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,8 @@ from tests.fakes.engine import FakeScript
 from tests.ftman.supervisor.harness import QUICK
 
 LANES = 5
+TOKENS = 100
+"""So many that an engine is not done before a late stop reaches it."""
 WEDGE_S = 0.6
 TIMINGS = replace(QUICK, poll_s=0.05, probe_s=0.1, wedge_s=WEDGE_S)
 """R3's 30 s are this setting; what comes on top of it is the same."""
@@ -41,7 +43,7 @@ class Stop:
 def test_a_stopped_engine_is_replaced_and_answers_nobody_later(rig: Rig, num_points: int) -> None:
     stops = [
         Stop(
-            Talk(f"m{number % LANES}", random_word(rig.rng), 24),
+            Talk(f"m{number % LANES}", random_word(rig.rng), TOKENS),
             rig.rng.randrange(1, 20),
             rig.rng.uniform(0.01, 0.15) if number % 3 == 1 else None,
         )

@@ -90,7 +90,7 @@ def refused(url: str, signalled_at: float) -> None:
         return
     if reply.status_code == 200:
         # The signal may come a moment after the request that was sent after it.
-        assert time.monotonic() - signalled_at < 0.5, reply.text
+        assert time.monotonic() - signalled_at < 5, reply.text
         return
     assert reply.status_code == 503, reply.text
     invariants.told_why(reply)
