@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -22,6 +23,13 @@ def pytest_configure() -> None:
     """A run in the background of a script ignores Ctrl-C, and so would all that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_heap() -> None:
+    """What earlier files left is not looked through again: a manager inside collects often."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
