@@ -27,7 +27,7 @@ class Timings:
     load_s: float = 300.0
     wedge_s: float = 30.0
     drain_s: float = 20.0
-    cause_s: float = 3.0
+    cause_s: float = 1.0
     orphan_probe_s: float = 1.0
 
 

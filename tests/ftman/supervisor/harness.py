@@ -17,7 +17,7 @@ from ftman.supervisor.device_memory import Probe, free_bytes
 from ftman.supervisor.supervisor import EngineSpec, Lease, Memory, Supervisor, Timings
 from tests.fakes.engine import FakeLauncher, Scripts
 
-QUICK = Timings(poll_s=0.05, probe_s=0.3, hello_s=10, wedge_s=20, drain_s=1.0, cause_s=5.0)
+QUICK = Timings(poll_s=0.05, probe_s=0.3, hello_s=10, wedge_s=20, drain_s=1.0, cause_s=1.0)
 GIB = 1 << 30
 
 
