@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import WorkerProcess, peer_python
 from benchmarks.workloads import Conversation, workload
@@ -60,11 +61,9 @@ class TimedTurn:
         return asdict(self)
 
     @staticmethod
-    def of(plain: dict[str, object]) -> TimedTurn:
+    def of(plain: dict[str, Any]) -> TimedTurn:
         """From a file."""
-        turn = TimedTurn(**plain)  # type: ignore[arg-type]
-        turn.ours = Turn(**turn.ours)  # type: ignore[arg-type]
-        return turn
+        return TimedTurn(**{**plain, "ours": Turn(**plain["ours"])})
 
 
 def sampling(engine: Engine) -> Sampling:

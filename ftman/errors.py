@@ -16,6 +16,16 @@ FtmanError
 
 from __future__ import annotations
 
+import errno
+
+_USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+_DISK_ERRORS = frozenset(
+    (
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES),
+        *(errno.EPERM, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ENOTDIR),
+    )
+)
+
 
 class FtmanError(Exception):
     """Base of everything the manager raises on purpose.
@@ -115,3 +125,29 @@ class EngineDiedError(FtmanError):
 
     code = "engine_died"
     status = 500
+
+
+def failure_of(error: Exception) -> FtmanError | None:
+    """What a refusal by the system means to people; None: a fault of ours."""
+    number = error.errno if isinstance(error, OSError) else None
+    no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    if isinstance(error, MemoryError) or no_thread or number in _USED_UP:
+        what = "memory" if isinstance(error, MemoryError) else _strerror(error)
+        return BusyError(
+            f"ft has used up what the system grants it ({what})",
+            hint="Try again shortly; ft doctor shows the limits.",
+            code="out_of_resources",
+        )
+    if number not in _DISK_ERRORS:
+        return None
+    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    return FtmanError(
+        f"the disk refused: {_strerror(error)}{where}",
+        hint="See whether it is full, or may not be written: ft doctor",
+        code="store_io",
+        status=507 if number in (errno.ENOSPC, errno.EDQUOT) else 500,
+    )
+
+
+def _strerror(error: Exception) -> str:
+    return str(getattr(error, "strerror", "") or error)

@@ -161,19 +161,29 @@ def sync_dir(path: Path) -> None:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A temporary name next to `path`; whatever still has it at the end is removed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108 - an error being raised matters more
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    with Writer(path, truncate=True) as writer:
+        writer.write_at(0, data)
+        writer.sync()
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that a crash leaves either the old or the new content."""
     make_dir(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with Writer(temporary, truncate=True) as writer:
-            writer.write_at(0, data)
-            writer.sync()
+    with _beside(path) as temporary:
+        _write_whole(temporary, data)
         rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108 - the error being raised matters more
-        raise
 
 
 def rename(source: Path, target: Path, *, durable: bool = True) -> None:
@@ -193,25 +203,18 @@ def create_new(path: Path, data: bytes) -> None:
     Raises: FileExistsError.
     """
     make_dir(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with Writer(temporary, truncate=True) as writer:
-            writer.write_at(0, data)
-            writer.sync()
+    with _beside(path) as temporary:
+        _write_whole(temporary, data)
         faults.hit("files.rename")
         # Unlike a lock, the second name is refused on every file system that has such names.
         os.link(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108 - the error being raised matters more
     sync_dir(path.parent)
 
 
 def copy_file(source: Path, target: Path, on_bytes: Callable[[int], None] | None = None) -> int:
     """Copy bytes durably through a temporary name; returns their number."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     offset = 0
-    try:
+    with _beside(target) as temporary:
         with open_read(source) as reader, Writer(temporary, truncate=True) as writer:
             while chunk := reader.read(CHUNK_BYTES):
                 offset += writer.write_at(offset, chunk)
@@ -219,10 +222,6 @@ def copy_file(source: Path, target: Path, on_bytes: Callable[[int], None] | None
                     on_bytes(len(chunk))
             writer.sync()
         rename(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108 - the error being raised matters more
-        raise
     return offset
 
 

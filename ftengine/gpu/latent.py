@@ -6,6 +6,7 @@ the heads of all its tokens would take.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -36,20 +37,20 @@ SLICE_TOKENS = 64
 """Tokens of a chunk that are worked on at a time."""
 
 
-class LatentLaunches:
+class LatentLaunches(ABC):
     """A part of GpuKernels."""
 
     tools: GpuTools
 
     @property
+    @abstractmethod
     def arena(self) -> Arena:
         """What launches work in."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def choice(self) -> Chosen:
         """Where choices of keys are kept, for the longest step."""
-        raise NotImplementedError
 
     def latent_store(
         self,

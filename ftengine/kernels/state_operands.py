@@ -54,7 +54,27 @@ class StateRows:
 
 
 @dataclass(frozen=True)
-class DeltaWeights:
+class DeltaHeads:
+    """key_heads heads of q and k serve value_heads heads of v. Units: numbers per head."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+
+    @property
+    def key_width(self) -> int:
+        """Numbers of all key heads."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Numbers of all value heads."""
+        return self.value_heads * self.value_dim
+
+
+@dataclass(frozen=True)
+class DeltaWeights(DeltaHeads):
     """What a gated delta net has beside its projections.
 
     Shape: conv float32 [taps, q + k + v]; decay_rate and dt_bias float64 [value_heads]; q_weight
@@ -62,10 +82,6 @@ class DeltaWeights:
     result.
     """
 
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
     conv: torch.Tensor
     decay_rate: torch.Tensor
     dt_bias: torch.Tensor
@@ -82,16 +98,6 @@ class DeltaWeights:
         for name, value in (("q_weight", self.q_weight), ("k_weight", self.k_weight)):
             check_operand(name, value, torch.float32, (self.key_dim,))
         check_operand("norm_weight", self.norm_weight, torch.float32, (self.value_dim,))
-
-    @property
-    def key_width(self) -> int:
-        """Numbers of all key heads."""
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_width(self) -> int:
-        """Numbers of all value heads."""
-        return self.value_heads * self.value_dim
 
     @property
     def mixed_width(self) -> int:

@@ -8,30 +8,10 @@ from functools import cached_property
 import torch
 
 from ftengine.kernels.dispatch import Kernels
-from ftengine.kernels.state_operands import DeltaWeights
+from ftengine.kernels.state_operands import DeltaHeads, DeltaWeights
 from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear, TiledLinear
 from ftengine.layers.norm import RmsNorm
-
-
-@dataclass(frozen=True)
-class DeltaHeads:
-    """key_heads heads of q and k serve value_heads heads of v. Units: numbers per head."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def key_width(self) -> int:
-        """All key heads."""
-        return self.key_heads * self.key_dim
-
-    @property
-    def value_width(self) -> int:
-        """All value heads."""
-        return self.value_heads * self.value_dim
 
 
 @dataclass(frozen=True)

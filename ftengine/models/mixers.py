@@ -10,9 +10,10 @@ import torch
 from ftengine.errors import LoadError
 from ftengine.kernels.dispatch import HeadLayout, Kernels
 from ftengine.kernels.latent_operands import LatentHeads
+from ftengine.kernels.state_operands import DeltaHeads
 from ftengine.layers.attention import Attention, HeadNorms, Values
 from ftengine.layers.blocks import BlockChoice
-from ftengine.layers.delta import DeltaHeads, GatedDelta
+from ftengine.layers.delta import GatedDelta
 from ftengine.layers.indexer import Choice, Indexer
 from ftengine.layers.latent import LatentAttention
 from ftengine.layers.linear import TiledLinear

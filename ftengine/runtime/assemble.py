@@ -436,7 +436,7 @@ def _place_on_gpu(
         wide = "f32" if config.compute.compute == "float32" else "bf16"
         load = GpuLoad(decoder, spec.family, _runner_limits(config, plan), wide)
         runner, notes = put_on_gpu(load, _pools(config, spec, plan), placement, kernels)
-        notes += measure_rates(placement.store, placement.tools, spec)
+        notes += measure_rates(placement.store, placement.tools, experts_per_token(spec))
         notes += start_slots(placement, config, spec, 0)
         if isinstance(placement.store, GpuStore):
             placement.store.prepare(range(1, config.num_parallel + 1))

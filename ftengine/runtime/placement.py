@@ -94,17 +94,18 @@ def on_gpu(config: EngineConfig, spec: ModelConfig, tools: GpuTools) -> Placemen
     return Placement(GpuStore(tools, settings), tools.device, strategy, tools)
 
 
-def measure_rates(
-    store: CpuStore | DeviceStore, tools: GpuTools, spec: ModelConfig
-) -> tuple[str, ...]:
-    """Let the planner start from this machine's own rates. Returns notes where it cannot."""
+def measure_rates(store: CpuStore | DeviceStore, tools: GpuTools, places: int) -> tuple[str, ...]:
+    """Let the planner start from this machine's own rates. Returns notes where it cannot.
+
+    places: experts of one token.
+    """
     if not isinstance(store, GpuStore):
         return ()
     bank = store.measurable
     if bank is None:
         return ()
     try:
-        rates = measure_gpu(tools, bank, experts_per_token(spec))
+        rates = measure_gpu(tools, bank, places)
     except EngineError as error:
         first = FIRST_RATES
         return (

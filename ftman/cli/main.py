@@ -17,7 +17,7 @@ from ftman.cli.output import Output, error_text, error_value, make_output
 from ftman.cli.session import make_session
 from ftman.cli.verbs import NO_ACCOUNT, VERBS, Verb, parser_of, verb_named
 from ftman.config import engine_environment, load_config
-from ftman.errors import FtmanError, UnsupportedError, UsageError
+from ftman.errors import FtmanError, UnsupportedError, UsageError, failure_of
 
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
@@ -63,16 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has what it wanted; nothing more can be said to it.
         sys.stdout = None
         return 0
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        text = f"the system refused: {error.strerror or error}{where}"
-        return _failed(
-            FtmanError(text, hint="Is the disk full, or may not be written? ft doctor"), out
-        )
     except Exception as error:  # the root of the process
         text = f"{type(error).__name__}: {error}"
         hint = "FT_DEBUG=1 shows where. Please report it."
-        return _failed(FtmanError(f"ft itself failed: {text}", hint=hint), out)
+        ours = FtmanError(f"ft itself failed: {text}", hint=hint)
+        return _failed(failure_of(error) or ours, out)
 
 
 def _dispatch(words: list[str], no_colour: bool) -> int:
@@ -161,5 +156,5 @@ def _failed(error: FtmanError, out: Output) -> int:
 def _debugging() -> bool:
     try:
         return load_config().debug
-    except FtmanError:
+    except (FtmanError, OSError):
         return False

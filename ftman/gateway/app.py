@@ -20,7 +20,7 @@ from h11 import LocalProtocolError
 from ftman import caller
 from ftman.clock import SYSTEM, Clock
 from ftman.config import Config
-from ftman.errors import BusyError, FtmanError, UsageError
+from ftman.errors import BusyError, FtmanError, UsageError, failure_of
 from ftman.gateway import (
     anthropic,
     console,
@@ -36,7 +36,7 @@ from ftman.gateway import (
 from ftman.gateway.access import PRIORITY_HEADER, AccessRules, rules_for
 from ftman.gateway.body import MAX_BODY_BYTES, FieldError, too_large
 from ftman.gateway.encoding import Decoder
-from ftman.gateway.errors import OLLAMA, encode_error, failure_of, headers_of, internal_error
+from ftman.gateway.errors import OLLAMA, encode_error, headers_of, internal_error
 from ftman.gateway.rights import right_of
 from ftman.gateway.routes import Call, Reply, Route, Router
 from ftman.gateway.spool import Spool

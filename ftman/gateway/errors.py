@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from typing import Any
 
@@ -13,13 +12,6 @@ OLLAMA, OPENAI, ANTHROPIC = "ollama", "openai", "anthropic"
 # Texts that clients of Ollama compare: the envelope holds nothing beside them.
 _BARE_CODES = frozenset(
     ("model_not_found", "invalid_name", "invalid_request", "bad_option", "no_cloud", "queue_full")
-)
-_USED_UP = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_DISK_ERRORS = frozenset(
-    (
-        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES),
-        *(errno.EPERM, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ENOTDIR),
-    )
 )
 _OPENAI_TYPES = {
     401: "invalid_request_error",
@@ -48,32 +40,6 @@ def internal_error() -> FtmanError:
         "internal error in the manager; its log holds the details",
         hint="Look at `ft logs`, and report it if it happens again.",
     )
-
-
-def failure_of(error: Exception) -> FtmanError | None:
-    """What a refusal by the system means to a client; None: a fault of ours."""
-    number = error.errno if isinstance(error, OSError) else None
-    no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
-    if isinstance(error, MemoryError) or no_thread or number in _USED_UP:
-        what = "memory" if isinstance(error, MemoryError) else _strerror(error)
-        return BusyError(
-            f"the manager has used up what the system grants it ({what})",
-            hint="Try again shortly; ft doctor shows the limits.",
-            code="out_of_resources",
-        )
-    if number not in _DISK_ERRORS:
-        return None
-    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
-    return FtmanError(
-        f"the disk refused: {_strerror(error)}{where}",
-        hint="See whether it is full, or may not be written: ft doctor",
-        code="store_io",
-        status=507 if number in (errno.ENOSPC, errno.EDQUOT) else 500,
-    )
-
-
-def _strerror(error: Exception) -> str:
-    return str(getattr(error, "strerror", "") or error)
 
 
 def headers_of(error: FtmanError) -> tuple[tuple[str, str], ...]:

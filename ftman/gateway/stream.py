@@ -13,8 +13,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from ftman.errors import BusyError, FtmanError
-from ftman.gateway.errors import failure_of, internal_error, to_json
+from ftman.errors import BusyError, FtmanError, failure_of
+from ftman.gateway.errors import internal_error, to_json
 from ftman.gateway.routes import StreamReply
 
 log = logging.getLogger(__name__)

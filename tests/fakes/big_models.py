@@ -7,12 +7,11 @@ them. Sizes follow the models' own configs; small tensors that no forecast sees 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.fakes.hub import SparseFile
-from tests.fakes.random_checkpoint import Row, nvfp4_rows
+from tests.fakes.random_checkpoint import Row, nvfp4_rows, shard_header
 
 SHARD_BYTES = 5 * 10**9
 
@@ -126,13 +125,8 @@ def checkpoint(config: Mapping[str, Any], rows: Iterator[Row]) -> dict[str, byte
 
 
 def _shard(rows: list[Row]) -> SparseFile:
-    header, at = {}, 0
-    for row in rows:
-        ends = [at, at + row.bytes]
-        header[row.name] = {"dtype": row.dtype, "shape": row.shape, "data_offsets": ends}
-        at += row.bytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return SparseFile(struct.pack("<Q", len(text)) + text, 8 + len(text) + at)
+    head = shard_header(rows)
+    return SparseFile(head, len(head) + sum(row.bytes for row in rows))
 
 
 def _mla(base: str, c: Mapping[str, Any]) -> Iterator[Row]:

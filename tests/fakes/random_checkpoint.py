@@ -68,14 +68,19 @@ def write_checkpoint(
     (folder / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
 
 
-def _write_shard(file: BinaryIO, rows: list[Row], rng: np.random.Generator) -> None:
+def shard_header(rows: list[Row]) -> bytes:
+    """What a safetensors file of these tensors, one behind the other, begins with."""
     header, at = {}, 0
     for row in rows:
         ends = [at, at + row.bytes]
         header[row.name] = {"dtype": row.dtype, "shape": row.shape, "data_offsets": ends}
         at += row.bytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    file.write(struct.pack("<Q", len(text)) + text)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _write_shard(file: BinaryIO, rows: list[Row], rng: np.random.Generator) -> None:
+    file.write(shard_header(rows))
     for row in rows:
         for piece in _values(row, rng):
             file.write(piece.tobytes())

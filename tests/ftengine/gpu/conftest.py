@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from ftengine.device.cuda import GpuDevice
+from ftengine.gpu import kernel_cache
 from ftengine.gpu.driver import Driver
+from ftengine.runtime import assemble, gpu_open
 from tests.ftengine.gpu import fake_driver
-from tests.ftengine.gpu.fake_driver import FakeGpu
+from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +35,12 @@ def driver(gpu: FakeGpu) -> Iterator[Driver]:
     driver = gpu.driver()
     yield driver
     driver.close()
+
+
+@pytest.fixture
+def cuda_is_there(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine with --device cuda finds the stand-in."""
+    monkeypatch.setattr(kernel_cache, "installed_triton", lambda: "3.9.9")
+    monkeypatch.setattr(gpu_open, "installed_backend", lambda _: "cuda")
+    monkeypatch.setattr(gpu_open, "check_torch", lambda _: None)
+    monkeypatch.setattr(assemble, "open_device", lambda _: GpuDevice(gpu.driver(), wrap))

@@ -10,7 +10,6 @@ import pytest
 
 from ftengine.device.cuda import GpuDevice
 from ftengine.errors import CapacityError, EngineError
-from ftengine.gpu import kernel_cache
 from ftengine.gpu.decode_steps import DecodeSteps
 from ftengine.gpu.kernel_cache import KernelCache
 from ftengine.gpu.launcher import Launcher
@@ -18,10 +17,10 @@ from ftengine.gpu.tools import GpuTools
 from ftengine.kernels.native import NativeKernels
 from ftengine.kernels.triton.builds import TABLE
 from ftengine.protocol import GenerateRequest, MemoryRequest, Sampling
-from ftengine.runtime import assemble, gpu_open
+from ftengine.runtime import assemble
 from ftengine.runtime.engine import Engine
 from tests.fakes.tiny_models import sizes_of
-from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
+from tests.ftengine.gpu.fake_driver import FakeGpu
 from tests.ftengine.gpu.host_layers import PlayedEngine
 from tests.ftengine.gpu.stepped import SteppedTools, SteppedTorch
 from tests.ftengine.parity.tiny_engines import greedy, load_engine, make_tiny, random_ids
@@ -53,13 +52,9 @@ def expected(mixtral: Path) -> list[tuple[int, ...]]:
 
 @pytest.fixture
 def on_gpu(
-    gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cuda_is_there: None, gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Engine]]:
     """An engine with --device cuda, on the stand-in. stepped: see stepped.py."""
-    monkeypatch.setattr(kernel_cache, "installed_triton", lambda: "3.9.9")
-    monkeypatch.setattr(gpu_open, "installed_backend", lambda _: "cuda")
-    monkeypatch.setattr(gpu_open, "check_torch", lambda _: None)
-    monkeypatch.setattr(assemble, "open_device", lambda _: GpuDevice(gpu.driver(), wrap))
     engines: list[Engine] = []
 
     def load(folder: Path, stepped: bool = False, **options: Any) -> Engine:

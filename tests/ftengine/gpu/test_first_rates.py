@@ -21,14 +21,15 @@ from ftengine.gpu.tools import GpuTools
 from ftengine.kernels.native import NativeKernels
 from ftengine.kernels.operands import ExpertBank
 from ftengine.kernels.triton.builds import TABLE
-from ftengine.models.spec import ModelConfig
-from ftengine.runtime import placement
 from ftengine.runtime.placement import FIRST_RATES, measure_rates
 from tests.ftengine.calibrate.test_cpu import SteppingClock
 from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
 from tests.ftengine.gpu.host_experts import PlayedStore
 from tests.ftengine.gpu.host_kernels import fake_compiler
 from tests.ftengine.kernels.operand_makers import make_bank
+
+PLACES = 2
+"""Experts of one token."""
 
 
 @pytest.fixture(scope="module")
@@ -78,17 +79,9 @@ def store_of(tools: GpuTools, bank: ExpertBank, strategy: str) -> GpuStore:
     return store
 
 
-SPEC: ModelConfig = None  # type: ignore[assignment]
-
-
-@pytest.fixture(autouse=True)
-def _two_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "experts_per_token", lambda _: 2)
-
-
 def test_a_planner_starts_from_what_was_measured(tools: GpuTools, bank: ExpertBank) -> None:
     store = store_of(tools, bank, "split")
-    assert measure_rates(store, tools, SPEC) == ()
+    assert measure_rates(store, tools, PLACES) == ()
     store.start(4)
     assert store.planner is not None
     assert store.planner.rates.link_bytes_per_s != FIRST_RATES.link_bytes_per_s
@@ -100,7 +93,7 @@ def test_nothing_is_measured_where_nothing_is_divided(
     tools: GpuTools, gpu: FakeGpu, bank: ExpertBank, strategy: str
 ) -> None:
     gpu.clear_log()
-    assert measure_rates(store_of(tools, bank, strategy), tools, SPEC) == ()
+    assert measure_rates(store_of(tools, bank, strategy), tools, PLACES) == ()
     assert not gpu.log("copy_rows")
 
 
@@ -110,7 +103,7 @@ def test_without_a_measurement_the_assumed_rates_are_named(
     bare = dataclasses.replace(tools, native=None)
     with pytest.raises(EngineError, match="native kernels are missing"):
         measure_gpu(bare, bank, 2)
-    (note,) = measure_rates(store_of(bare, bank, "auto"), bare, SPEC)
+    (note,) = measure_rates(store_of(bare, bank, "auto"), bare, PLACES)
     assert "not measured (the native kernels are missing)" in note
     assert "12 GB/s and the CPU 40 GB/s" in note
 

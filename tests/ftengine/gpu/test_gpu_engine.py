@@ -10,14 +10,13 @@ import pytest
 
 from benchmarks.gpu_engine import EngineSections, EngineSize
 from ftengine.device.cuda import GpuDevice
-from ftengine.gpu import kernel_cache
 from ftengine.gpu.kernel_cache import KernelCache
 from ftengine.gpu.launcher import Launcher
 from ftengine.gpu.tools import GpuTools
 from ftengine.kernels.native import NativeKernels
 from ftengine.kernels.triton.builds import TABLE
-from ftengine.runtime import assemble, gpu_open
-from tests.ftengine.gpu.fake_driver import FakeGpu, wrap
+from ftengine.runtime import assemble
+from tests.ftengine.gpu.fake_driver import FakeGpu
 from tests.ftengine.gpu.host_layers import PlayedEngine
 
 TINY = EngineSize(
@@ -35,7 +34,7 @@ TINY = EngineSize(
 
 @pytest.fixture
 def sections(
-    gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cuda_is_there: None, gpu: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[EngineSections]:
     def tools(config: object, device: GpuDevice, kernels: object) -> GpuTools:
         native = NativeKernels.load(num_threads=2)
@@ -43,10 +42,6 @@ def sections(
         cache = KernelCache(TABLE, tmp_path / "kernels", played.compiler, None)
         return GpuTools(device, Launcher(device.driver, TABLE, cache), native, "f32")
 
-    monkeypatch.setattr(kernel_cache, "installed_triton", lambda: "3.9.9")
-    monkeypatch.setattr(gpu_open, "installed_backend", lambda _: "cuda")
-    monkeypatch.setattr(gpu_open, "check_torch", lambda _: None)
-    monkeypatch.setattr(assemble, "open_device", lambda _: GpuDevice(gpu.driver(), wrap))
     monkeypatch.setattr(assemble, "make_tools", tools)
     found = EngineSections(tmp_path / "model", TINY)
     yield found

@@ -13,6 +13,7 @@ from ftengine.kernels.reference.expert_ffn import expert_ffn
 from ftengine.kernels.reference.linear import linear
 
 from .operand_makers import FORMATS, make_bank, make_weight, route
+from .steady import check_steady
 from .test_linear import BATCHES, shapes_of
 
 TARGET = "avx512bf16"
@@ -62,20 +63,7 @@ def test_what_is_bfloat16_already_is_not_rounded(native: NativeKernels, fmt: str
 def test_a_token_is_bit_identical_in_any_batch_and_thread_count(
     native: NativeKernels, fmt: str
 ) -> None:
-    hidden, inter = (256, 256) if fmt.endswith("_k") else (96, 64)
-    weight, bank = make_weight(fmt, 500, 768), make_bank(fmt, fmt, 6, hidden, inter)
-    x, few = torch.randn(66, 768), torch.randn(9, hidden)
-    ids, weights = route(9, 2, 6)
-    whole, routed = native.linear(x, weight), native.expert_ffn(few, ids, weights, bank)
-    for tokens in BATCHES:
-        assert torch.equal(native.linear(x[-tokens:], weight), whole[-tokens:])
-    for token in range(9):
-        one = slice(token, token + 1)
-        alone = native.expert_ffn(few[one], ids[one], weights[one], bank)
-        assert torch.equal(alone, routed[one])
-    native.set_threads(3)
-    assert torch.equal(native.linear(x, weight), whole)
-    assert torch.equal(native.expert_ffn(few, ids, weights, bank), routed)
+    check_steady(native, fmt, rows=500)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -204,3 +204,18 @@ def test_a_verb_that_fails_says_so_in_a_line(
         assert done.code == 0 or done.err.strip(), verb.name
         assert "ft itself failed" not in done.err, (verb.name, done.err)
     assert failed > len(VERBS) // 3
+
+
+@pytest.mark.parametrize(("number", "said"), [(28, "the disk refused"), (24, "ft has used up")])
+def test_what_the_system_refuses_is_no_fault_of_ft(
+    ft: Cli, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def refused() -> None:
+        raise OSError(number, os.strerror(number), "/somewhere")
+
+    monkeypatch.setattr("ftman.cli.main.load_config", refused)
+    done = ft("list")
+    assert done.code == 1
+    assert said in done.err
+    assert "ft doctor" in done.err
+    assert "ft itself failed" not in done.err
