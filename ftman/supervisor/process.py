@@ -240,6 +240,8 @@ class EngineProcess:
 
     async def _poll(self, judge: HealthJudge) -> FtmanError | None:
         assert self.client is not None
+        # An answer is at least as old as its question, even if this manager stood still meanwhile.
+        asked_s = self._host.clock.monotonic()
         try:
             health = await self.client.health(self._host.timings.probe_s)
         except EngineDiedError as error:
@@ -251,7 +253,7 @@ class EngineProcess:
             self.health = health
             self._host.progressed()
         self._log.rotate()
-        return judge.answered(health, self._host.clock.monotonic())
+        return judge.answered(health, asked_s)
 
     async def _judged(self, serve: asyncio.Task[FtmanError]) -> FtmanError:
         """The reason found by polling, unless the process is dying and knows better."""

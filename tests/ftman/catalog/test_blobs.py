@@ -33,7 +33,8 @@ def test_written_bytes_are_read_back_under_their_digest(store: BlobStore) -> Non
     assert store.write(b"hello") == HELLO
     assert store.read(HELLO) == b"hello"
     assert store.has(HELLO.replace(":", "-"))
-    assert store.open(HELLO).read() == b"hello"
+    with store.open(HELLO) as file:
+        assert file.read() == b"hello"
 
 
 def test_a_damaged_blob_is_not_read_and_is_replaced_by_a_new_write(store: BlobStore) -> None:

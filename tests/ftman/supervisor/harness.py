@@ -18,6 +18,8 @@ from ftman.supervisor.supervisor import EngineSpec, Lease, Memory, Supervisor, T
 from tests.fakes.engine import FakeLauncher, Scripts
 
 QUICK = Timings(poll_s=0.05, probe_s=0.3, hello_s=10, wedge_s=20, drain_s=1.0, cause_s=1.0)
+DRIVEN = Timings(poll_s=0.5, probe_s=250, hello_s=500, wedge_s=1000, drain_s=250, cause_s=250)
+"""Deadlines on a FakeClock: `drive` lets 50 of its seconds pass in one that processes have."""
 GIB = 1 << 30
 
 
@@ -39,18 +41,21 @@ async def supervised(
     script: Scripts,
     *,
     clock: Any = SYSTEM,
-    timings: Timings = QUICK,
+    timings: Timings | None = None,
     available_bytes: int = 8 * GIB,
     probe: Probe = free_bytes,
     **changes: Any,
 ) -> AsyncIterator[tuple[Supervisor, FakeLauncher]]:
-    """A started supervisor over fake engines; closed at the end, whatever happens."""
+    """A started supervisor over fake engines; closed at the end, whatever happens.
+
+    timings: None = QUICK, or DRIVEN on a clock that is not the system's.
+    """
     launcher = FakeLauncher(script)
     supervisor = Supervisor(
         make_config(home, **changes),
         clock,
         launcher,
-        timings=timings,
+        timings=timings or (QUICK if clock is SYSTEM else DRIVEN),
         memory=lambda: Memory(16 * GIB, available_bytes),
         probe=probe,
     )

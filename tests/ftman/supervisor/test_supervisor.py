@@ -260,7 +260,7 @@ def test_default_keep_alive_runs_on_the_monotonic_clock(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             assert supervisor.running(), "a jump of the wall clock unloads nothing"
             clock.advance(15.0)
-            await until(lambda: not supervisor.running())
+            await clock.drive(until(lambda: not supervisor.running()))
             await clock.drive(supervisor.close())
 
     asyncio.run(main())
