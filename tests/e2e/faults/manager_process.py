@@ -135,7 +135,7 @@ def in_background(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def until(condition: Callable[[], Any], limit_s: float = 10.0) -> Any:
+def until(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
     """Wait for a true value and return it."""
     deadline = time.monotonic() + limit_s
     while True:

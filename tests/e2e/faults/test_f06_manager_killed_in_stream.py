@@ -23,7 +23,7 @@ from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import ids_of, install
 
 LONG = fake(FakeScript(tokens=ids_of("hello world ") * 30, token_s=0.005))
-GONE_LIMIT_S = 5.0
+GONE_LIMIT_S = 20.0
 RESTART_LIMIT_S = 2.0
 
 
@@ -52,7 +52,7 @@ def test_the_client_sees_a_broken_answer_and_the_next_manager_is_right(
         with rig.manager(LONG, FT_ADOPT=str(int(adopt))) as manager:
             spent_s = time.monotonic() - started
             ledger.level("R6", "start to answer, s", spent_s, RESTART_LIMIT_S)
-            assert spent_s <= 2 * RESTART_LIMIT_S
+            assert spent_s <= 5 * RESTART_LIMIT_S
             shown = engines(manager.url)
             assert [item["name"] for item in shown] == (["tiny:latest"] if adopt else [])
             if adopt:

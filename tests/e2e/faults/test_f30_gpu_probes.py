@@ -21,7 +21,7 @@ from tests.e2e.faults.manager_process import runs
 from tests.fakes.clock import FakeClock
 
 LIMIT_S = 0.3
-SLACK_S = 2.0
+SLACK_S = 10.0
 GB = 10**9
 TOOLS = {
     "lost": ("echo 'Unable to determine the device handle: GPU is lost'; exit 15", "GPU is lost"),

