@@ -84,7 +84,7 @@ def test_term_lets_an_answer_finish_and_admits_nothing_new(tmp_path: Path) -> No
     install(Paths(tmp_path, tmp_path / "models"))
     with manager_process(tmp_path) as manager:
         body = CHAT | {"options": {"num_predict": 11}}
-        with httpx.stream("POST", f"{manager.url}/api/chat", json=body, timeout=20) as reply:
+        with httpx.stream("POST", f"{manager.url}/api/chat", json=body, timeout=60) as reply:
             lines = reply.iter_lines()
             next(lines)
             manager.process.send_signal(signal.SIGTERM)
@@ -108,7 +108,7 @@ def refuses_within(limit_s: float, url: str) -> bool:
 def test_a_second_interrupt_cuts_with_a_typed_error(tmp_path: Path) -> None:
     install(Paths(tmp_path, tmp_path / "models"))
     with manager_process(tmp_path, SLOW) as manager:
-        with httpx.stream("POST", f"{manager.url}/api/chat", json=CHAT, timeout=20) as reply:
+        with httpx.stream("POST", f"{manager.url}/api/chat", json=CHAT, timeout=60) as reply:
             lines = reply.iter_lines()
             next(lines)
             started = time.monotonic()
@@ -127,7 +127,7 @@ def test_an_idle_manager_is_small_and_quiet(tmp_path: Path) -> None:
     with manager_process(tmp_path) as manager:
         pid = manager.process.pid
         assert resident_bytes(pid) < 80e6
-        httpx.post(f"{manager.url}/api/chat", json=CHAT | {"keep_alive": 0}, timeout=20)
+        httpx.post(f"{manager.url}/api/chat", json=CHAT | {"keep_alive": 0}, timeout=60)
         deadline = time.monotonic() + 10
         while resident_bytes(pid) >= 80e6:
             assert time.monotonic() < deadline
@@ -158,7 +158,7 @@ def test_listings_stay_quick_while_answers_stream(tmp_path: Path) -> None:
 
         def stream() -> None:
             url = f"{manager.url}/api/chat"
-            with httpx.stream("POST", url, json=CHAT, timeout=20) as reply:
+            with httpx.stream("POST", url, json=CHAT, timeout=60) as reply:
                 for _ in reply.iter_lines():
                     if stop.is_set():
                         return
@@ -183,7 +183,7 @@ def test_no_answer_is_logged_with_its_text(tmp_path: Path) -> None:
     install(Paths(tmp_path, tmp_path / "models"))
     with manager_process(tmp_path) as manager:
         secret: dict[str, Any] = {"messages": [{"role": "user", "content": "my secret"}]}
-        httpx.post(f"{manager.url}/api/chat", json=CHAT | secret, timeout=20)
+        httpx.post(f"{manager.url}/api/chat", json=CHAT | secret, timeout=60)
         end = time.monotonic() + 5
         while "POST /api/chat 200 tiny" not in manager.log:
             assert time.monotonic() < end, manager.log

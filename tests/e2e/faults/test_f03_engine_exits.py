@@ -95,7 +95,7 @@ def test_three_failed_starts_are_refused_at_once_with_the_first_cause(rig: Rig) 
         for _ in range(3):
             answer = Talk("m0", "word").ask(manager.url)
             assert "layers.0.router is missing" in answer.error
-        reply = httpx.post(f"{manager.url}/api/generate", json=Talk("m0", "w").body, timeout=20)
+        reply = httpx.post(f"{manager.url}/api/generate", json=Talk("m0", "w").body, timeout=60)
         assert reply.status_code == 503, reply.text
         invariants.told_why(reply)
         assert "layers.0.router is missing" in reply.json()["error"]

@@ -68,7 +68,7 @@ def ask(url: str, work: str, fault: Counted) -> httpx.Response:
     method, path, body = WORKS[work]
     faults.listen(fault)
     try:
-        return httpx.request(method, url + path, json=body, trust_env=False, timeout=20)
+        return httpx.request(method, url + path, json=body, trust_env=False, timeout=60)
     finally:
         faults.listen(None)
 

@@ -86,7 +86,7 @@ def test_another_size_is_seen_at_once_and_repaired_by_a_pull(
         for number in range(num_points):
             damage = SIZE_CHANGES[number % len(SIZE_CHANGES)]
             path = damaged_file(rig, damage, rig.rng.choice(["*.ftw", "*.json"]))
-            reply = httpx.post(f"{manager.url}/api/chat", json=SHORT_CHAT, timeout=20)
+            reply = httpx.post(f"{manager.url}/api/chat", json=SHORT_CHAT, timeout=60)
             assert reply.status_code == 500, (damage, path.name, reply.text)
             assert "damaged" in reply.json()["error"]
             assert path.name in reply.json()["error"], reply.text

@@ -66,7 +66,7 @@ def test_of_many_managers_on_one_port_one_wins_and_the_others_say_why(
         finally:
             for racer in racers:
                 racer.terminate()
-                racer.communicate(timeout=20)
+                racer.communicate(timeout=60)
         assert winner.returncode == 0
 
 

@@ -77,7 +77,7 @@ def contenders() -> Iterator[list[Contender]]:
     started = [Contender() for _ in range(RACERS)]
     yield started
     for one in started:
-        one.process.communicate(timeout=10)
+        one.process.communicate(timeout=60)
 
 
 def leave_behind(paths: Paths, pid: int, rng: random.Random) -> None:

@@ -53,7 +53,7 @@ def test_answers_are_finished_or_cut_and_the_exit_is_clean(
 def one_end(rig: Rig, manager: Forked, numbers: tuple[int, ...]) -> None:
     """Three answers under way, for two places; then the signals, and one more request."""
     cut = len(numbers) > 1
-    talks = [Talk("tiny", random_word(rig.rng), 400 if cut else 40) for _ in range(3)]
+    talks = [Talk("tiny", random_word(rig.rng), 400 if cut else 150) for _ in range(3)]
     answers: list[Answer] = []
     threads = [
         in_background(lambda talk=talk: answers.append(talk.ask(manager.url)))  # type: ignore[misc]
@@ -85,7 +85,7 @@ def refused(url: str, signalled_at: float) -> None:
     """From the signal on no request is admitted: by a typed refusal or by no connection."""
     body = Talk("tiny", "late", 2).body
     try:
-        reply = httpx.post(f"{url}/api/generate", json=body, trust_env=False, timeout=10)
+        reply = httpx.post(f"{url}/api/generate", json=body, trust_env=False, timeout=60)
     except httpx.TransportError:
         return
     if reply.status_code == 200:

@@ -29,7 +29,7 @@ def send(url: str, *, part: float = 1.0) -> socket.socket:
     data = json.dumps(CHAT).encode()
     head = f"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
     whole = head.encode() + data
-    connection = socket.create_connection((place.hostname, place.port or 0), timeout=10)
+    connection = socket.create_connection((place.hostname, place.port or 0), timeout=60)
     connection.sendall(whole[: max(1, int(len(whole) * part))])
     return connection
 

@@ -90,7 +90,7 @@ def _install_and_check(
     models = rig.check_store()
     sources = invariants.snapshot(ROOT / "ftman")
     with rig.manager(FAKE) as manager:
-        with httpx.Client(base_url=manager.url, trust_env=False, timeout=20) as client:
+        with httpx.Client(base_url=manager.url, trust_env=False, timeout=60) as client:
             for (method, path, keys), name in requests:
                 _refused(client, method, path, keys, name)
         for verb, name in commands:

@@ -120,7 +120,7 @@ def test_files_that_are_no_models_are_not_installed(rig: Rig, num_points: int) -
             invariants.ended_once(answer)
             assert answer.error, answer.lines
             assert "internal error" not in answer.error
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 30
             assert rig.check_store() == before
         assert manager.http.post("/api/ft/gc", json={"partials": True}).is_success
         invariants.answers_when_healthy(manager.url)

@@ -60,7 +60,7 @@ def test_no_route_is_forgotten(rig: Rig, num_points: int) -> None:
     models = rig.check_store()
     with (
         rig.manager(FAKE) as manager,
-        httpx.Client(base_url=manager.url, trust_env=False, timeout=20) as client,
+        httpx.Client(base_url=manager.url, trust_env=False, timeout=60) as client,
     ):
         keys = {right: create_key(keys_path(paths), right, right) for right in (USE, MANAGE)}
         for route, kind in cases:

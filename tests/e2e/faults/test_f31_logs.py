@@ -148,7 +148,7 @@ def test_no_secret_of_a_request_comes_into_a_log(rig: Rig, num_points: int) -> N
     install(paths)
     secrets = [f"hush{rig.rng.randrange(1 << 60):x}" for _ in range(4 * num_points)]
     spoken = "my own secret words"
-    with rig.manager(FAKE) as manager, httpx.Client(trust_env=False, timeout=20) as client:
+    with rig.manager(FAKE) as manager, httpx.Client(trust_env=False, timeout=60) as client:
         key = create_key(keys_path(paths), "boss", MANAGE)
         for secret in secrets:
             name = rig.rng.choice(("authorization", "x-api-key", "cookie", "proxy-authorization"))

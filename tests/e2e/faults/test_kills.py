@@ -190,7 +190,7 @@ class Editor:
 
     def work(self, url: str, stopped: threading.Event) -> None:
         """One change after another, until the manager is gone."""
-        with httpx.Client(base_url=url, trust_env=False, verify=NO_TLS, timeout=20) as client:
+        with httpx.Client(base_url=url, trust_env=False, verify=NO_TLS, timeout=60) as client:
             while not stopped.is_set():
                 method, path, body, after = self._change()
                 self.begun = after

@@ -329,7 +329,7 @@ def test_request_may_leave_while_its_grammar_is_compiled(
     assert isinstance(events["stopped"][0], ErrorEvent)
     assert engine.health().waiting == 0
     gate.open.set()
-    while engine._commands.get(timeout=10)():  # the late outcomes find nobody
+    while engine._commands.get(timeout=60)():  # the late outcomes find nobody
         pass
     assert len(events["left"]) == len(events["stopped"]) == 1
     assert not engine.step()

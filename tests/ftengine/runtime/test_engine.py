@@ -155,21 +155,21 @@ def test_loop_serves_other_threads_and_aborts_within_a_step(engine: Engine) -> N
     thread.start()
     first: queue.Queue[Event] = queue.Queue()
     engine.submit(request("long", max_tokens=240), first.put)
-    while not isinstance(first.get(timeout=10), TokenEvent):
+    while not isinstance(first.get(timeout=60), TokenEvent):
         pass
     engine.abort("long")
     engine.abort("nobody")
-    last = _last(lambda: first.get(timeout=10))
+    last = _last(lambda: first.get(timeout=60))
     assert isinstance(last, FinishEvent)
     assert last.reason == "abort"
     assert last.completion_tokens < 240
     second: queue.Queue[Event] = queue.Queue()
     engine.submit(request("stopped", max_tokens=240), second.put)
-    second.get(timeout=10)
+    second.get(timeout=60)
     engine.stop()
     thread.join(10)
     assert not thread.is_alive()
-    assert _last(lambda: second.get(timeout=10)).type == "finish"
+    assert _last(lambda: second.get(timeout=60)).type == "finish"
 
 
 def _last(get: Callable[[], Event]) -> FinishEvent | ErrorEvent:

@@ -47,7 +47,7 @@ def test_a_living_owner_is_believed_when_the_lock_file_was_deleted(tmp_path: Pat
         (paths.run / OWNER_NAME).write_text(json.dumps(record))
         acquire_manager_lock(paths).release()
     finally:
-        owner.communicate(b"\n", timeout=10)
+        owner.communicate(b"\n", timeout=60)
 
 
 def test_a_stale_lock_file_does_not_keep_anyone_out(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class Manager:
         assert self._ready.wait(20)
         if self.error is not None:
             raise self.error
-        self.http = httpx.Client(base_url=self.url, timeout=20, trust_env=False)
+        self.http = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,7 +170,7 @@ class Manager:
 
     def raw(self, data: bytes = b"") -> socket.socket:
         """A raw connection, with some bytes sent."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         connection.sendall(data)
         return connection
 

@@ -46,7 +46,7 @@ class Heard:
 def listen(manager: Manager, path: str, body: dict[str, Any], end: str) -> Heard:
     """Ask on a connection of its own."""
     first_s, data = 0.0, b""
-    with httpx.Client(base_url=manager.url, timeout=20, trust_env=False) as http:
+    with httpx.Client(base_url=manager.url, timeout=60, trust_env=False) as http:
         started_s = time.monotonic()
         with http.stream("POST", path, json=body | {"model": "tiny", "stream": True}) as reply:
             headers_s = time.monotonic() - started_s
