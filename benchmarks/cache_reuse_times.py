@@ -134,6 +134,7 @@ def _engine(ftw: Path, threads: int, prefix_cache: bool) -> Engine:
     compute = ComputeConfig(threads=threads)
     engine = Engine(EngineConfig(ftw, CONTEXT, prefix_cache=prefix_cache, compute=compute))
     engine.load()
+    engine.settle()
     run_turns(engine, [([5, 6, 7], [], 8)])
     return engine
 

@@ -4,8 +4,8 @@
 
 Every sample is a process of its own, in turns; its files were read just before, so that they are in
 the page cache; imports are not counted. Memory is what is resident after a prompt of 64 tokens,
-mapped files included, the interpreter and its libraries too. In the unhashed load only sizes are
-checked.
+mapped files included, the interpreter and its libraries too; of ours once the weights were moved
+from the page cache. In the unhashed load only sizes are checked.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def ratios_of(stem: str, samples: dict[str, list[Sample]]) -> dict[str, float]:
 def compare(asked: Asked, gguf: Path, ratios: dict[str, float]) -> dict[str, Any]:
     """Add this model's ratios; the medians of what was measured."""
     with converted(gguf, asked.keep) as ftw:
-        ours: dict[str, Any] = {"load": str(ftw), "compute": asked.compute}
+        ours: dict[str, Any] = {"load": str(ftw), "compute": asked.compute, "settle": False}
         kinds: dict[str, tuple[list[Path], Callable[[], Sample]]] = {
             "peer": ([gguf], lambda: load_once(peer_worker, asked, load=str(gguf.absolute()))),
             "ours": ([*ftw.iterdir()], lambda: load_once(our_worker, asked, **ours)),

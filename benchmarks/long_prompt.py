@@ -114,6 +114,7 @@ def load(ftw: Path, share: float, threads: int) -> Engine:
         )
     )
     engine.load()
+    engine.settle()
     return engine
 
 

@@ -6,10 +6,15 @@ Peers: `python -m llama_cpp.server` of FT_PEER_PYTHON, and the native llama-serv
 FT_PEER_SERVER names, where it does; ratios are against the faster one. All get 2 threads, a context
 of 4096 and one sequence, and answer POST /v1/completions, streamed, greedy, with the same prompts
 of random words, none of them asked before. decode = tokens per second after the first;
-prefill_512 = seconds to the first token of a prompt of 512; start = seconds from a command line
-with nothing running to the first token of a prompt of 16, ours / theirs: the process's start, its
-imports, the model's load and the prompt, for ours those of manager and engine. Before: the model
-was pulled, which converts it, and the machine was measured once; files are in the page cache.
+prefill_512 = seconds to the first token of a prompt of 512. Before: the model was pulled, which
+converts it, and the machine was measured once; files are in the page cache.
+
+start = seconds until the first token of a prompt of 16 where no model is loaded, ours / theirs.
+Theirs: from the command line that starts the server. Ours: from the request to a manager that has
+been up for a while, as one that starts at login has, and so has an engine prepared: what is timed
+is the model's load and the prompt, not the imports. start_s also tells ours_unprepared, the same
+with FT_PREPARE_ENGINE=off, where the engine's imports count, and ours_from_nothing, from the
+command line of a manager, where everything does.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -45,6 +50,8 @@ PORT = "{port}"
 POLL_S = 0.005
 LIMIT_S = 60.0
 END_S = 30.0
+PREPARED_S = 8.0
+"""What a manager has to itself before it is asked: it prepares its engine after 2 s."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,11 @@ class Running:
     port: int
     started_s: float
     process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
 
     def ask(self, prompt: str, tokens: int) -> Answer:
         """Wait until it answers, then read the whole answer. Raises: RuntimeError."""
@@ -174,6 +186,20 @@ def start_s(recipe: Recipe, prompt: str, log: Path) -> float:
         return server.ask(prompt, FIRST_TOKENS).first_s - server.started_s
 
 
+def first_use_s(recipe: Recipe, prompt: str, log: Path) -> float:
+    """Seconds from the first request to its first token, the manager being up for a while."""
+    with running(recipe, log) as server:
+        _wait_for(server.url)
+        setting = recipe.environment.get("FT_PREPARE_ENGINE")
+        if setting is not None:
+            time.sleep(PREPARED_S)
+            told = httpx.get(f"{server.url}/api/ft/status", trust_env=False).json()
+            if bool(told["prepared_pid"]) != (setting == "auto"):
+                raise RuntimeError(f"{setting}, and the prepared engine is {told['prepared_pid']}")
+        answer = server.ask(prompt, FIRST_TOKENS)
+        return answer.first_s - answer.asked_s
+
+
 def decode_s(server: Running, prompt: str) -> float:
     """Seconds a token after the first."""
     answer = server.ask(prompt, DECODE_TOKENS)
@@ -218,6 +244,7 @@ def ours(home: Path, model: str, threads: int) -> Recipe:
         "FT_THREADS": str(threads),
         "FT_NUM_PARALLEL": "1",
         "FT_CONTEXT_LENGTH": str(CONTEXT),
+        "FT_PREPARE_ENGINE": "auto",
         "PYTHONPATH": str(ROOT),
     }
     return Recipe("ours", (sys.executable, "-m", "ftman", "serve"), model, settings)
@@ -242,10 +269,9 @@ def prepare(gguf: Path, home: Path, threads: int) -> tuple[Recipe, Prompts]:
     """Install the model and have it answer once, so that the machine is measured."""
     recipe = ours(home, gguf.stem, threads)
     with running(recipe, home / "server.log") as server:
-        url = f"http://127.0.0.1:{server.port}"
-        _wait_for(url)
+        _wait_for(server.url)
         pulled = httpx.post(
-            f"{url}/api/pull",
+            f"{server.url}/api/pull",
             json={"model": gguf.absolute().as_uri(), "stream": False},
             timeout=None,
             trust_env=False,
@@ -273,19 +299,32 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def measure_starts(
+    recipes: Sequence[Recipe], prompt: str, rounds: int, log: Path
+) -> dict[str, list[float]]:
+    """Seconds to the first token with no model loaded; the first recipe is ours."""
+    manager, *others = recipes
+    off = replace(manager, environment={**manager.environment, "FT_PREPARE_ENGINE": "off"})
+    return interleave(
+        rounds,
+        ours=lambda: first_use_s(manager, prompt, log),
+        ours_unprepared=lambda: first_use_s(off, prompt, log),
+        ours_from_nothing=lambda: start_s(manager, prompt, log),
+        **{item.name: lambda item=item: start_s(item, prompt, log) for item in others},
+    )
+
+
 def measure(recipes: Sequence[Recipe], prompts: Prompts, rounds: int, log: Path) -> None:
     """Everything, printed as one JSON line."""
-    text = prompts.text(START_PROMPT)
-    starts = interleave(
-        rounds, **{item.name: lambda item=item: start_s(item, text, log) for item in recipes}
-    )
+    starts = measure_starts(recipes, prompts.text(START_PROMPT), rounds, log)
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(running(item, log)) for item in recipes]
         for server in servers:
             server.ask(prompts.text(START_PROMPT), 8)
         decodes = in_turn(servers, rounds, decode_s, lambda: prompts.text(DECODE_PROMPT))
         firsts = in_turn(servers, rounds, first_token_s, lambda: prompts.text(PREFILL_PROMPT))
-    start = 1 / compare(starts)
+    own = ("ours_unprepared", "ours_from_nothing")
+    start = 1 / compare({name: found for name, found in starts.items() if name not in own})
     ratios = {"decode": compare(decodes), "prefill_512": compare(firsts), "start": start}
     measured = {
         "decode_tokens_per_s": {n: round(1 / statistics.median(s), 1) for n, s in decodes.items()},

@@ -2,6 +2,8 @@
 
 {"probe": true} answers with the read bandwidth of all threads in bytes per second, and with the
 nanoseconds between the CPUs of two threads. A load with "hashed": false takes bytes as they come.
+A load's answer waits until the weights are in own memory, which its seconds do not count, but with
+"settle": false; {"resident": true} waits for it too.
 """
 
 from __future__ import annotations
@@ -136,6 +138,8 @@ def load(request: dict[str, Any]) -> tuple[Worker, dict[str, object]]:
     with mock.patch.object(assemble, "FtwModel", taken):
         worker = Worker(request["load"], request["context"], request.get("parallel", 1), compute)
     seconds = time.perf_counter() - started
+    if request.get("settle", True):
+        worker.engine.settle()
     info = worker.engine.info
     return worker, {"ready": info.kernels, "seconds": seconds, "vocab": info.vocab_size}
 
@@ -154,6 +158,7 @@ def answer(worker: Worker, request: dict[str, Any]) -> dict[str, object]:
     if "together" in request:
         return {"seconds": worker.together(request["together"])}
     if "resident" in request:
+        worker.engine.settle()
         return dict(resident_bytes())
     seconds, made = worker.decode(request["prompt"], request["decode"])
     return {"seconds": seconds, "tokens": made}

@@ -108,6 +108,8 @@ class EngineSettings:
     park_disk_bytes at most for each model, 0 = the engine's own limit. kv_cache_type: how keys and
     values are kept, auto = as numbers are computed. activations: in products with quantised weights
     on the CPU, auto = as compute says, int8 = rounded to 8 bits, faster and less exact.
+    prepare_engine: auto = while memory is ample, a process that has loaded everything but a model
+    waits for the next one, off = every engine starts from nothing.
     """
 
     device: str = "cpu"
@@ -128,6 +130,7 @@ class EngineSettings:
     context_length: int = 0
     load_timeout_s: float = 300.0
     adopt: bool = True
+    prepare_engine: str = "auto"
 
     def __post_init__(self) -> None:
         if self.park_disk is not None and (not self.prefix_cache or self.park_bytes == 0):
@@ -490,4 +493,5 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "context_length": _int,
     "load_timeout_s": _duration,
     "adopt": _bool,
+    "prepare_engine": _choice("auto", "off"),
 }

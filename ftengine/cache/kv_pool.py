@@ -11,14 +11,13 @@ import torch
 
 from ftengine.cache.policy.pages import PAGE_TOKENS
 from ftengine.kernels.operands import KV_GROUP, KvScales
+from ftengine.kernels.row_copies import CopyRows, torch_copy_rows
 
 Allocate = Callable[[int], torch.Tensor]
 """num_bytes -> uint8 [num_bytes], page-aligned."""
 
 _Kind = tuple[tuple[int, ...], torch.dtype]
 _LINE_BYTES = 64
-_RUN_BYTES = 40_000
-"""Spreading so many bytes by numbers takes as much longer as one more call."""
 _NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
@@ -118,48 +117,32 @@ class KvPool:
         """An empty pool of the same layers with other pages."""
         return KvPool(self._layers, num_pages, self.format, self._allocate, self._together)
 
-    def copy_page(self, source: int, target: int) -> None:
+    def copy_page(self, source: int, target: int, copy_rows: CopyRows = torch_copy_rows) -> None:
         """Copy one page's keys and values in every layer."""
-        with torch.inference_mode():
-            for tensor in self.tensors:
-                tensor[target] = tensor[source]
+        for block in map(_wide, self._blocks):
+            copy_rows(block, (source,), block, (target,))
 
-    def read_pages(self, pages: Sequence[int]) -> torch.Tensor:
-        """Copy pages out. Shape: uint8 [len(pages), bytes_per_page], on the CPU."""
-        at = torch.tensor(pages, dtype=torch.int64)
-        found = [_wide(item)[:, at].transpose(0, 1).flatten(1) for item in self._blocks]
-        if not found:
-            return torch.zeros(len(pages), 0, dtype=torch.uint8, device="cpu")
-        return torch.cat([item.view(torch.uint8) for item in found], dim=1).cpu()
-
-    def read_into(self, pages: Sequence[int], data: torch.Tensor, rows: Sequence[int]) -> None:
+    def read_into(
+        self,
+        pages: Sequence[int],
+        data: torch.Tensor,
+        rows: Sequence[int],
+        copy_rows: CopyRows = torch_copy_rows,
+    ) -> None:
         """Copy pages out to rows of data. Shape: data uint8 [any, bytes_per_page], on the CPU."""
-        if not self._on_host:
-            data[torch.tensor(rows, device="cpu")] = self.read_pages(pages)
-            return
-        source, target = _Places.of(pages), _Places.of(rows)
-        with torch.inference_mode():
-            for block, part in self.parts(data):
-                _copy_rows(block, source, part, target)
+        for block, part in self.parts(data):
+            copy_rows(block, pages, part, rows)
 
     def write_pages(
-        self, pages: Sequence[int], data: torch.Tensor, rows: Sequence[int] | None = None
+        self,
+        pages: Sequence[int],
+        data: torch.Tensor,
+        rows: Sequence[int],
+        copy_rows: CopyRows = torch_copy_rows,
     ) -> None:
-        """Copy pages in that read_pages gave. rows: which rows of data, None = all of them.
-
-        Shape: data uint8 [number of pages, bytes_per_page], on the CPU.
-        """
-        if not pages:
-            return
-        source = _Places.of(range(len(pages)) if rows is None else rows)
-        target = _Places.of(pages)
-        with torch.inference_mode():
-            for block, part in self.parts(data):
-                if self._on_host:
-                    _copy_rows(part, source, block, target)
-                else:
-                    found = part.index_select(1, source.ids).to(block.device)
-                    block[:, target.ids.to(block.device)] = found
+        """Copy in what read_into gave. Shape: data uint8 [any, bytes_per_page], on the CPU."""
+        for block, part in self.parts(data):
+            copy_rows(part, rows, block, pages)
 
     def parts(self, data: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each block, and its place in rows of all of them. Shape: [tensors, pages or rows, width].
@@ -176,10 +159,6 @@ class KvPool:
             part = part.view(block.dtype)
             yield block, part.view(part.shape[0], block.shape[0], -1).transpose(0, 1)
             start = end
-
-    @property
-    def _on_host(self) -> bool:
-        return all(tensor.device.type == "cpu" for tensor in self.tensors)
 
     def take_pages(self, source: KvPool, moves: Mapping[int, int]) -> None:
         """Copy pages of a pool of the same layers. moves: page there -> page here."""
@@ -242,40 +221,6 @@ def _scale_kind(kind: _Kind) -> _Kind:
 def page_bytes(layers: Sequence[KvShape], kv_format: KvFormat) -> int:
     """Bytes of one page over all layers, keys and values."""
     return sum(item.num_kv_heads * item.page_rows * kv_format.row_bytes(item) for item in layers)
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Rows by their numbers. runs: consecutive ones (place in ids of the first, number, count)."""
-
-    ids: torch.Tensor
-    runs: tuple[tuple[int, int, int], ...]
-
-    @staticmethod
-    def of(numbers: Sequence[int]) -> _Places:
-        found: list[tuple[int, int, int]] = []
-        for place, number in enumerate(numbers):
-            if found and found[-1][1] + found[-1][2] == number:
-                found[-1] = (*found[-1][:2], found[-1][2] + 1)
-            else:
-                found.append((place, number, 1))
-        return _Places(torch.tensor(numbers, dtype=torch.int64, device="cpu"), tuple(found))
-
-
-def _copy_rows(source: torch.Tensor, taken: _Places, target: torch.Tensor, into: _Places) -> None:
-    """Copy rows to rows, in host memory. Shape: [tensors, rows, width], both."""
-    if source.shape[0] > 1:
-        for row, other in zip(taken.ids.tolist(), into.ids.tolist(), strict=True):
-            target[:, other].copy_(source[:, row])
-        return
-    only, other_only = source[0], target[0]
-    moved_bytes = target.shape[2] * target.itemsize * len(into.ids)
-    if (len(into.runs) - 1) * _RUN_BYTES > moved_bytes:
-        other_only[into.ids] = only.index_select(0, taken.ids)
-        return
-    for place, row, count in into.runs:
-        out = other_only[row : row + count]
-        torch.index_select(only, 0, taken.ids[place : place + count], out=out)
 
 
 def _wide(block: torch.Tensor) -> torch.Tensor:

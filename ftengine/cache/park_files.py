@@ -136,14 +136,18 @@ class ParkFolder:
     def read(self, rank: int, numbers: Sequence[int]) -> list[torch.Tensor] | None:
         """Rows of a file, checked. None: it is damaged, which is logged; the caller removes it.
 
+        May be called on any thread; of a file that was removed since it returns None.
         Shape: each uint8 [page_bytes] or [state_bytes].
         """
-        opened = self._opened[rank]
+        opened = self._opened.get(rank)
+        if opened is None:
+            return None
         try:
             with files.open_read(self._file(rank)) as reader:
                 return [_read_row(reader, opened, number) for number in numbers]
         except (BadFileError, OSError) as error:
-            log.warning("parked file %s is of no use: %s", self._file(rank), error)
+            if rank in self._opened:
+                log.warning("parked file %s is of no use: %s", self._file(rank), error)
             return None
 
     def remove(self, rank: int) -> None:

@@ -8,7 +8,7 @@ step.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,18 +16,15 @@ import torch
 
 from ftengine.cache.kv_pool import Allocate, KvPool
 from ftengine.cache.park_files import Head, ParkFolder, file_bytes
+from ftengine.cache.park_reads import ParkReading
 from ftengine.cache.policy.pages import PAGE_TOKENS
-from ftengine.cache.policy.parked import ParkedTexts, ParkLimits
+from ftengine.cache.policy.parked import ParkedTexts, ParkLimits, Reading
 from ftengine.cache.policy.parked_tree import Kept, ParkedFile
 from ftengine.cache.state_pool import StatePool
+from ftengine.kernels.row_copies import CopyRows, torch_copy_rows
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 64
-"""Pages copied together: what they take of one layer fits in a processor's cache."""
-_READY_BYTES = 32 << 20
-"""Rows that were never used and are touched beforehand, so that parking waits for no page fault."""
-_SYSTEM_PAGE = 4096
 _STATES_PART = 2
 """Where a model has states they get one part in so many of host memory, and pages the rest."""
 
@@ -91,7 +88,7 @@ class Parking:
         self._read: dict[int, torch.Tensor] = {}
         self._next_read = -2
         self._settle: Callable[[], None] = lambda: None
-        self._touched = [0, 0]
+        self._ahead: Callable[[], bool] = lambda: False
         self.texts = ParkedTexts(limits, sizes.state_bytes > 0, None if folder is None else self)
 
     @property
@@ -111,9 +108,12 @@ class Parking:
             returned_tokens=texts.returned_tokens,
         )
 
-    def settle_with(self, settle: Callable[[], None]) -> None:
-        """settle: does all copies that are queued; called before rows are looked at."""
-        self._settle = settle
+    def connect(self, settle: Callable[[], None], ahead: Callable[[], bool]) -> None:
+        """settle: does all copies that are queued; called before rows are looked at.
+
+        ahead: queues copies of what will be parked next. False: of nothing.
+        """
+        self._settle, self._ahead = settle, ahead
 
     def adopt_files(self) -> int:
         """Take over what an engine of before has left in the folder. Returns the files."""
@@ -138,20 +138,33 @@ class Parking:
             self._folder.close()
 
     def move(
-        self, kind: str, copies: Sequence[Queued], pool: KvPool, states: StatePool | None
+        self,
+        kind: str,
+        copies: Sequence[Queued],
+        pool: KvPool,
+        states: StatePool | None,
+        copy_rows: CopyRows = torch_copy_rows,
     ) -> None:
-        """Do queued copies of one kind, in order."""
-        with torch.inference_mode():
-            if kind in ("park_page", "return_page"):
-                for at in range(0, len(copies), _AT_ONCE):
-                    self._move_pages(kind, copies[at : at + _AT_ONCE], pool)
-                return
+        """Do queued copies of one kind. Of several to one place the last one counts."""
+        last = {copy.target: copy.source for copy in copies}
+        read = [target for target, source in last.items() if source < 0]
+        found = [self._read[last.pop(target)] for target in read]
+        targets, sources = tuple(last), tuple(last.values())
+        if kind == "park_page":
+            pool.read_into(sources, self._pages, targets, copy_rows)
+        elif kind == "return_page":
+            pool.write_pages(targets, self._pages, sources, copy_rows)
+            if found:
+                pool.write_pages(read, torch.stack(found), range(len(found)), copy_rows)
+        else:
             assert states is not None, "a model without states has none to copy"
-            for copy in copies:
-                if kind == "park_state":
-                    self._states[copy.target].copy_(states.row(copy.source).view(torch.uint8))
-                else:
-                    states.row(copy.target).view(torch.uint8).copy_(self._row(copy.source, True))
+            slots, rows = states.rows().unsqueeze(0), self._states.unsqueeze(0)
+            if kind == "park_state":
+                copy_rows(slots, sources, rows, targets)
+                return
+            copy_rows(rows, sources, slots, targets)
+            for target, row in zip(read, found, strict=True):
+                copy_rows(row.view(1, 1, -1), (0,), slots, (target,))
 
     def size(self, items: Sequence[Kept]) -> int:
         """As Disk has it."""
@@ -167,10 +180,19 @@ class Parking:
         num_bytes = self._folder.write(rank, self._head(items), tokens, rows)
         return None if num_bytes is None else ParkedFile(rank, num_bytes)
 
-    def read(self, file: ParkedFile, items: Sequence[Kept]) -> list[int] | None:
+    def start(self, wanted: Mapping[ParkedFile, Sequence[Kept]]) -> ParkReading:
         """As Disk has it."""
         assert self._folder is not None
-        rows = self._folder.read(file.rank, [kept.place for kept in items])
+        places = {file.rank: [kept.place for kept in items] for file, items in wanted.items()}
+        return ParkReading(self._folder, places)
+
+    def read(
+        self, file: ParkedFile, items: Sequence[Kept], reading: Reading | None
+    ) -> list[int] | None:
+        """As Disk has it."""
+        assert self._folder is not None
+        read = reading.rows if isinstance(reading, ParkReading) else self._folder.read
+        rows = read(file.rank, [kept.place for kept in items])
         if rows is None:
             return None
         numbers = []
@@ -185,40 +207,15 @@ class Parking:
         assert self._folder is not None
         self._folder.remove(file.rank)
 
-    def make_ready(self) -> None:
-        """Touch memory of the rows that come next; while nothing else is to be done."""
-        next_rows = self.texts.never_used()
-        for kind, rows in enumerate((self._pages, self._states)):
-            count = 1 + _READY_BYTES // max(rows.shape[1], 1)
-            first = max(self._touched[kind], next_rows[kind])
-            end = min(next_rows[kind] + count, rows.shape[0])
-            if first < end:
-                with torch.inference_mode():
-                    rows[first:end, ::_SYSTEM_PAGE] = 0
-                self._touched[kind] = end
+    def park_ahead(self, go_on: Callable[[], bool]) -> None:
+        """Copy what will be parked next; while nothing else is to be done, which go_on says."""
+        while go_on() and self._ahead():
+            self._settle()
 
     def settled(self) -> None:
         """No copies are queued: what was read of files and is not waited for may go."""
         if not self.texts.is_holding:
             self._read.clear()
-
-    def _move_pages(self, kind: str, copies: Sequence[Queued], pool: KvPool) -> None:
-        if kind == "park_page":
-            pages, rows = [c.source for c in copies], [c.target for c in copies]
-            pool.read_into(pages, self._pages, rows)
-            return
-        in_rows = [copy for copy in copies if copy.source >= 0]
-        targets, sources = [c.target for c in in_rows], [c.source for c in in_rows]
-        pool.write_pages(targets, self._pages, sources)
-        read = [copy for copy in copies if copy.source < 0]
-        if read:
-            data = torch.stack([self._row(copy.source, False) for copy in read])
-            pool.write_pages([copy.target for copy in read], data)
-
-    def _row(self, number: int, is_state: bool) -> torch.Tensor:
-        if number < 0:
-            return self._read[number]
-        return (self._states if is_state else self._pages)[number]
 
     def _head(self, items: Sequence[Kept]) -> Head:
         first, last = items[0], items[-1]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ftengine.kernels.row_copies import CopyRows, torch_copy_rows
 from ftengine.kernels.state_operands import StateRows
 
 StateShapes = tuple[tuple[int, ...], ...]
@@ -79,14 +80,14 @@ class StatePool:
         with torch.inference_mode():
             self._rows[slot].zero_()
 
-    def copy(self, source: int, target: int) -> None:
+    def copy(self, source: int, target: int, copy_rows: CopyRows = torch_copy_rows) -> None:
         """Give one slot's state to another, for a branch of a conversation."""
-        with torch.inference_mode():
-            self._rows[target].copy_(self._rows[source])
+        rows = self._rows.unsqueeze(0)
+        copy_rows(rows, (source,), rows, (target,))
 
-    def row(self, slot: int) -> torch.Tensor:
-        """The whole state of a slot, as a view. Shape: float32 [width]."""
-        return self._rows[slot]
+    def rows(self) -> torch.Tensor:
+        """The bytes of all slots, as a view. Shape: uint8 [slots, bytes_per_slot]."""
+        return self._rows.view(torch.uint8)
 
 
 def slot_bytes(layers: Sequence[StateShapes]) -> int:

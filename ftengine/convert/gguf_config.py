@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -21,12 +21,20 @@ _END_TEXTS = (
     "<|eom_id|>",
     "<|end_of_text|>",
     "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<|return|>",
+    "<|call|>",
+    "<|end|>",
     "</s>",
 )
-"""Control tokens that end a turn in the chat formats of the built families."""
-_CONTROL = 3
+"""Tokens that end a turn in the chat formats of the built families."""
+_MESSAGE_END, _TURN_END = "<|end|>", "<|return|>"
+"""With the second among the tokens, the first only ends one of several messages of a turn."""
+_CONTROL, _USER = 3, 4
 _EPSILON = "attention.layer_norm_rms_epsilon|attention.layer_norm_epsilon"
 LONG_FACTORS = "rope_factors_long.weight"
+ROPE_FACTORS = "rope_freqs.weight"
 _LLAMA3_CONTEXTS = (8192, 4096, 16384)
 _LLAMA3_HIGHS = (4.0, 1.0)
 """high_freq_factor of Llama 3 and of Llama 4; low_freq_factor is 1 in both."""
@@ -60,9 +68,7 @@ class GgufSettings:
 
     def size(self, key: str, default: int | None = None) -> int:
         """A whole number above 0; a per-layer list counts if all its entries but 0 are equal."""
-        value = self.given(key, default)
-        if isinstance(value, list) and len(kinds := {item for item in value if item}) == 1:
-            value = kinds.pop()
+        value = _single(self.given(key, default))
         if type(value) is not int or value <= 0:
             shown = str(value)[:60]
             raise LoadError(f"{self.where}: {self.arch}.{key} must be a whole number, got {shown}")
@@ -76,8 +82,8 @@ class GgufSettings:
         return 0 if value is None or value == 0 else self.size(key)
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A float, as the short decimal that rounds to the stored single."""
-        value = self.given(key, default)
+        """A float, as the short decimal that rounds to the stored single; lists as in `size`."""
+        value = _single(self.given(key, default))
         if type(value) not in (int, float) or not math.isfinite(value):
             raise LoadError(f"{self.where}: {self.arch}.{key} must be a number, got {value!r}")
         return short_single(float(value))
@@ -97,6 +103,12 @@ class GgufSettings:
         return value if isinstance(value, str) else ""
 
 
+def _single(value: Any) -> Any:
+    """What all entries but 0 of a per-layer list are, if they are equal."""
+    kinds = {item for item in value if item} if isinstance(value, list) else ()
+    return next(iter(kinds)) if len(kinds) == 1 else value
+
+
 def config_of_gguf(
     settings: GgufSettings,
     family: Family,
@@ -113,6 +125,8 @@ def config_of_gguf(
     head_dim = settings.optional_size("attention.key_length") or hidden // heads
     rotated = settings.optional_size("rope.dimension_count") or head_dim
     sources = {name for key in family.gguf_keys for name in key.source.split("|")}
+    if ROPE_FACTORS in sources:
+        rope_factors = None  # the family's keys say what they mean
     if rotated != head_dim and "rope.dimension_count" not in sources:
         raise LoadError(
             f"{settings.where}: rotating {rotated} of {head_dim} dimensions is not built yet"
@@ -168,7 +182,7 @@ def _refuse_unknown(settings: GgufSettings, sources: set[str], context: int) -> 
 
 
 def end_ids(values: Mapping[str, Any]) -> list[int]:
-    """Ids that end a generation: eos, eot, eom, and control tokens known to end a turn."""
+    """Ids that end a generation: eos, eot, eom, and special tokens known to end a turn."""
     ids: dict[int, None] = {}
     for key in ("eos_token_id", "eot_token_id", "eom_token_id"):
         value = values.get(f"tokenizer.ggml.{key}")
@@ -176,10 +190,14 @@ def end_ids(values: Mapping[str, Any]) -> list[int]:
             ids[value] = None
     tokens = values.get("tokenizer.ggml.tokens") or []
     types = values.get("tokenizer.ggml.token_type") or []
-    for number, (token, kind) in enumerate(zip(tokens, types, strict=False)):
-        if kind == _CONTROL and token in _END_TEXTS:
-            ids[number] = None
-    return list(ids)
+    special = {
+        token: number
+        for number, (token, kind) in enumerate(zip(tokens, types, strict=False))
+        if kind in (_CONTROL, _USER) and token in _END_TEXTS
+    }
+    if _TURN_END in special:
+        special.pop(_MESSAGE_END, None)
+    return list(ids | dict.fromkeys(special.values()))
 
 
 def short_single(value: float) -> float:
@@ -215,10 +233,8 @@ def _counts(settings: GgufSettings, key: GgufKey) -> bool:
 
 def _read(settings: GgufSettings, key: GgufKey, tensors: Tensors, layers: int) -> Any:
     """The value, None where config.json is to be without it."""
-    if key.kind == "tensor":
-        return key.source in tensors
-    if key.kind == "factors":
-        return tensors.get(key.source)
+    if key.kind in _OF_TENSORS:
+        return _OF_TENSORS[key.kind](key.source, tensors, layers)
     given = settings.given(key.source) if key.source else None
     if key.kind == "kinds" and (given is not None or not key.source):
         return [_kind(settings, key, tensors, layer) for layer in range(layers)]
@@ -229,9 +245,29 @@ def _read(settings: GgufSettings, key: GgufKey, tensors: Tensors, layers: int) -
     if key.kind in ("size", "number"):
         value = settings.size(key.source) if key.kind == "size" else settings.number(key.source)
         return _changed(settings, key, value)
-    if type(given) is not (bool if key.kind == "flag" else int):
+    if type(given) is not {"flag": bool, "list": list}.get(key.kind, int):
         raise LoadError(f"{settings.where}: {settings.arch}.{key.source} is {str(given)[:60]}")
     return given
+
+
+def _having(source: str, tensors: Tensors, layers: int) -> list[bool]:
+    """Whether each layer has the tensor; a name without a layer counts once."""
+    names = dict.fromkeys(source.format(layer=layer) for layer in range(layers))
+    return [name in tensors for name in names]
+
+
+def _share_of_ones(source: str, tensors: Tensors, _: int) -> float | None:
+    numbers = tensors.get(source)
+    return sum(number == 1 for number in numbers) / len(numbers) if numbers else None
+
+
+_OF_TENSORS: dict[str, Callable[[str, Tensors, int], Any]] = {
+    "tensor": lambda source, tensors, layers: any(_having(source, tensors, layers)),
+    "missing": lambda source, tensors, layers: not all(_having(source, tensors, layers)),
+    "factors": lambda source, tensors, _: tensors.get(source),
+    "share": _share_of_ones,
+}
+"""Kinds of GgufKey that are read of the tensors."""
 
 
 def _changed(settings: GgufSettings, key: GgufKey, value: float) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ftengine.convert.gguf_config import GgufSettings, config_of_gguf
+from ftengine.convert.gguf_config import ROPE_FACTORS, GgufSettings, config_of_gguf
 from ftengine.convert.gguf_tokenizer import tokenizer_files
 from ftengine.convert.protocol import Job, SourceFile
 from ftengine.convert.source import Checkpoint, SourceTensor, dump_json
@@ -16,13 +16,13 @@ from ftengine.convert.window import KeptRanges
 from ftengine.errors import LoadError
 from ftengine.loader import gguf
 from ftengine.models.families import family_of_gguf
-from ftengine.models.weight_names import SKIPPED
+from ftengine.models.weight_names import SKIPPED, TABLE
 from ftengine.quant import FORMATS
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-_ROPE_FACTORS = "rope_freqs.weight"
 _BUILT = {fmt.gguf_type: fmt.name for fmt in FORMATS if fmt.gguf_type is not None}
 """GGML type id -> our format. Not by name: GGUF's mxfp4 orders its nibbles in another way."""
+_TABLES = ("i32", "i64")
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
     embed = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
     if embed is None:
         raise LoadError(f"{where} has no token_embd.weight; is it a complete model?")
-    wanted = {_ROPE_FACTORS, *(k.source for k in family.gguf_keys if k.kind == "factors")}
+    wanted = {ROPE_FACTORS, *(k.source for k in family.gguf_keys if k.kind == "factors")}
     numbers: dict[str, Sequence[float] | None] = {tensor.name: None for tensor in tensors}
     numbers |= _small_numbers(parts, kept, wanted)
-    factors = numbers.get(_ROPE_FACTORS)
+    factors = numbers.get(ROPE_FACTORS)
     config = config_of_gguf(settings, family, embed.shape[0], factors, numbers)
     small = tokenizer_files(values, where)
     small["generation_config.json"] = dump_json(
@@ -118,6 +118,8 @@ def _tensors(parts: list[GgufPart]) -> tuple[SourceTensor, ...]:
     for part in parts:
         for tensor in part.header.tensors:
             fmt = _BUILT.get(tensor.type_id)
+            if TABLE.search(tensor.name) and tensor.type_name in _TABLES:
+                fmt = tensor.type_name
             if fmt is None and not SKIPPED.search(tensor.name):
                 raise LoadError(
                     f"{part.file.name}: {tensor.name} has type {tensor.type_name}, which is not "

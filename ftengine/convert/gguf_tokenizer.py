@@ -1,8 +1,9 @@
 """The tokenizer inside a GGUF file, rebuilt as tokenizer.json and tokenizer_config.json.
 
 Built: byte-level BPE (tokenizer.ggml.model "gpt2") with the rules of split_rules.py, and
-SentencePiece BPE ("llama"). The split rule is named by tokenizer.ggml.pre; an unknown one is
-refused, because a wrong split gives plausible text and wrong tokens.
+SentencePiece BPE, with merges that follow from scores ("llama") or its own ("gemma4"). The split
+rule is named by tokenizer.ggml.pre; an unknown one is refused, because a wrong split gives
+plausible text and wrong tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ftengine.convert.tokenizer_json import BYTE_LEVEL, added_token, bpe, split_
 from ftengine.errors import FormatError, LoadError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+_SCORED, _MERGED = "llama", "gemma4"
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,12 @@ def tokenizer_files(values: Mapping[str, Any], where: str) -> dict[str, bytes]:
     model = tokens.key("model")
     if model == "gpt2":
         tokenizer = _byte_level(tokens, where)
-    elif model == "llama":
-        tokenizer = _sentence_piece(tokens)
+    elif model in (_SCORED, _MERGED):
+        tokenizer = _sentence_piece(tokens, where)
     else:
+        built = f"gpt2, {_SCORED}, {_MERGED}"
         raise LoadError(
-            f"{where}: tokenizer.ggml.model {model!r} is not built yet; built: gpt2, llama",
+            f"{where}: tokenizer.ggml.model {model!r} is not built yet; built: {built}",
             code="unsupported_tokenizer",
         )
     out = {
@@ -79,9 +82,6 @@ def _read_tokens(values: Mapping[str, Any], where: str) -> _Tokens:
 
 def _byte_level(tokens: _Tokens, where: str) -> dict[str, Any]:
     pre = _pre_tokenizer(str(tokens.key("pre") or ""), where)
-    merges = tokens.key("merges")
-    if not isinstance(merges, list):
-        raise FormatError(f"{where}: tokenizer.ggml.merges is missing")
     steps: list[dict[str, Any]] = []
     if pre.single_digits:
         steps.append({"type": "Digits", "individual_digits": True})
@@ -101,7 +101,7 @@ def _byte_level(tokens: _Tokens, where: str) -> dict[str, Any]:
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "post_processor": _post_processor(tokens, BYTE_LEVEL),
         "decoder": {**BYTE_LEVEL, "use_regex": True},
-        "model": bpe(vocab, _merges(merges, vocab, where), ignore_merges=pre.ignore_merges),
+        "model": bpe(vocab, _merges(tokens, vocab, where), ignore_merges=pre.ignore_merges),
     }
 
 
@@ -116,11 +116,14 @@ def _pre_tokenizer(name: str, where: str) -> PreTokenizer:
     )
 
 
-def _sentence_piece(tokens: _Tokens) -> dict[str, Any]:
-    """SentencePiece BPE: merges follow from scores, bytes stand in for unknown characters."""
+def _sentence_piece(tokens: _Tokens, where: str) -> dict[str, Any]:
+    """SentencePiece BPE: bytes stand in for unknown characters."""
     space = "\u2581"
     vocab = {text: number for number, text in enumerate(tokens.texts)}
-    prefix = tokens.key("add_space_prefix")
+    if tokens.key("model") == _MERGED:
+        merges, prefix = _merges(tokens, vocab, where), False
+    else:
+        merges, prefix = _merges_of_scores(tokens, vocab), tokens.key("add_space_prefix")
     normalizers: list[dict[str, Any]] = []
     if prefix is None or prefix:
         normalizers.append({"type": "Prepend", "prepend": space})
@@ -143,7 +146,7 @@ def _sentence_piece(tokens: _Tokens) -> dict[str, Any]:
         "post_processor": _post_processor(tokens, None),
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {
-            **bpe(vocab, _merges_of_scores(tokens, vocab), ignore_merges=False),
+            **bpe(vocab, merges, ignore_merges=False),
             "unk_token": unknown or (tokens.texts[0] if tokens.types[0] == 2 else None),
             "fuse_unk": True,
             "byte_fallback": _BYTE in tokens.types,
@@ -170,7 +173,10 @@ def _merges_of_scores(tokens: _Tokens, vocab: dict[str, int]) -> list[list[str]]
     return [[left, right] for *_, left, right in found]
 
 
-def _merges(lines: list[Any], vocab: dict[str, int], where: str) -> list[list[str]]:
+def _merges(tokens: _Tokens, vocab: dict[str, int], where: str) -> list[list[str]]:
+    lines = tokens.key("merges")
+    if not isinstance(lines, list):
+        raise FormatError(f"{where}: tokenizer.ggml.merges is missing")
     pairs = []
     for line in lines:
         left, gap, right = str(line).partition(" ")
@@ -215,9 +221,11 @@ def _post_processor(tokens: _Tokens, byte_level: dict[str, Any] | None) -> dict[
 def _adds_bos(tokens: _Tokens) -> bool:
     """The file's own word; without it, SentencePiece files and some others start with bos."""
     said = tokens.key("add_bos_token")
+    if tokens.key("model") == _MERGED:
+        return True  # some files say no, and are wrong
     if isinstance(said, bool):
         return said
-    if tokens.key("model") == "llama":
+    if tokens.key("model") == _SCORED:
         return True
     return any(pre.adds_bos and tokens.key("pre") in pre.names for pre in PRE_TOKENIZERS)
 

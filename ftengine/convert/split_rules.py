@@ -73,6 +73,17 @@ _DEEPSEEK3 = (
     r"| ?[\p{P}\p{S}]+[\r\n]*|" + _ENDS,
 )
 
+_AFMOE_SCRIPTS = (
+    "4e00-9fff 3400-4dbf 8c48-faff 3040-309f 30a0-30ff ff65-ff9f 2f00-2fdf e40-e7f e80-eff"
+    " 1780-17ff 1000-109f aa60-aa7f a9e0-a9ff ac00-d7af 1100-11ff"
+)
+_AFMOE = (
+    r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+    f"[{_class(_AFMOE_SCRIPTS)}]+",
+    _DEEPSEEK3[-1],
+)
+"""Numbers in groups of three from their end; scripts without spaces apart from all others."""
+
 
 @dataclass(frozen=True)
 class PreTokenizer:
@@ -103,6 +114,7 @@ PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
     PreTokenizer(("tekken", "pixtral"), (_TEKKEN,), ignore_merges=True, adds_bos=True),
     PreTokenizer(("deepseek-llm",), _DEEPSEEK),
     PreTokenizer(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
+    PreTokenizer(("afmoe",), _AFMOE),
     PreTokenizer(("kimi-k2",), (KIMI_SPLIT,), ignore_merges=True),
     PreTokenizer(("bailingmoe", "bailingmoe2"), (_BAILING,)),
     PreTokenizer(("exaone-moe",), (_EXAONE,)),

@@ -14,7 +14,7 @@ from typing import Any
 
 from ftengine.errors import EngineError
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 ACCUMULATE = 1
 ADD_ONE = 2
 INTERLEAVED = 4
@@ -28,6 +28,7 @@ ROPE_STORE = struct.Struct("=IIQQQqqqqqqQQQQqQQQQqIfQQ")
 ATTENTION = struct.Struct("=IIQqQQqQQQqqqqqqQQqfIQQ")
 EMBED_ROWS = struct.Struct("=IIQqqQqQq")
 ROUTE = struct.Struct("=IIQqqqqQQQIf")
+COPY_ROWS = struct.Struct("=IIQqqqQqqqqqQQq")
 GATED_DELTA = struct.Struct("=IIQqqqqqqqQQQQQQQQQqqQQQqff")
 SHORT_CONV = struct.Struct("=IIQqqqqQQQQQqqQQq")
 
@@ -107,7 +108,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         raise _missing(f"the native library {path} does not load: {error}") from None
     if version != ABI_VERSION:
         raise _missing(f"{path} has ABI version {version}, this package needs {ABI_VERSION}")
-    for name in (*_CALLS, "ft_run_ops"):
+    for name in (*_CALLS, "ft_run_ops", "ft_copy_rows"):
         call = getattr(library, name)
         call.argtypes = (ctypes.c_char_p,)
         call.restype = ctypes.c_int32

@@ -36,6 +36,7 @@ from ftengine.kernels.state_operands import StateOps
 
 __all__ = [
     "EMBED_FORMATS",
+    "HOST_EMBED_FORMATS",
     "ExpertBank",
     "HeadLayout",
     "KernelChoice",
@@ -49,7 +50,9 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 EMBED_FORMATS = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")
-"""Row formats that embed_rows gathers."""
+"""Row formats that embed_rows gathers on every device."""
+HOST_EMBED_FORMATS = (*EMBED_FORMATS, "q4_k", "q5_k", "q6_k")
+"""Those that it gathers on a CPU."""
 
 
 class Kernels(Protocol):

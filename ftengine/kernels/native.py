@@ -43,6 +43,7 @@ from ftengine.kernels.operands import (
 from ftengine.kernels.reference.latent import TorchLatents
 from ftengine.kernels.reference.route import route_in_steps
 from ftengine.kernels.reference.rows import TorchRows
+from ftengine.kernels.row_copies import native_copy_rows
 from ftengine.quant import format_named
 from ftman.clock import SYSTEM
 
@@ -74,6 +75,7 @@ class NativeKernels(TorchRows, TorchLatents):
         self._scratch = torch.empty(0, dtype=torch.uint8)
         self.tape: list[TapedCall] | None = None
         self.state_ops = NativeStates(self._call)
+        self.copy_rows = native_copy_rows(library)
         self.timed: list[TimedCall] | None = None
 
     @classmethod

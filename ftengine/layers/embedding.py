@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from ftengine.kernels.dispatch import EMBED_FORMATS, Kernels
+from ftengine.kernels.dispatch import HOST_EMBED_FORMATS, Kernels
 from ftengine.quant import format_named
 
 
@@ -28,7 +28,7 @@ class Embedding:
 
     def apply(self, token_ids: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Shape: token_ids int64 [n]; out float32 [n, hidden], written."""
-        if self.fmt in EMBED_FORMATS:
+        if self.fmt in HOST_EMBED_FORMATS:
             self.kernels.embed_rows(self.table, self.fmt, self.hidden, token_ids, out=out)
         else:
             rows = self.table.numpy()[token_ids.numpy()]

@@ -5,7 +5,7 @@ Blocks that a read does not cover whole are read again at the end; big tensors a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol
 
 import xxhash
@@ -55,9 +55,11 @@ class BlockCheck:
         self,
         read: Callable[[int, int, int], memoryview],
         each: Callable[..., Iterable[Any]] = map,
+        shards: Container[int] | None = None,
     ) -> None:
         """Read and check what no read covered. read: shard, start, end -> bytes; each: as map.
 
+        shards: those alone, None = all.
         Raises: FormatError naming the file and the block.
         """
 
@@ -65,7 +67,8 @@ class BlockCheck:
             shard, block = place
             self._compare(shard, block, read(shard, *self._span(shard, block)))
 
-        for _ in each(check, sorted(self._unseen)):
+        wanted = sorted(self._unseen)
+        for _ in each(check, [item for item in wanted if shards is None or item[0] in shards]):
             pass
 
     def _span(self, shard: int, block: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ import xxhash
 
 from ftengine.errors import FormatError
 from ftengine.loader.block_check import BlockCheck, wrong_checksum
+from ftengine.loader.cached_file import CachedFile
 from ftengine.loader.ftw_index import (
     ALIGN_BYTES,
     BLOCK_BYTES,
@@ -85,8 +86,12 @@ class FtwModel:
         self.config = config
         self._plain = [(path / shard.file).open("rb", buffering=0) for shard in index.shards]
         self._direct = [_open_direct(path / shard.file) for shard in index.shards]
+        self._cached: list[CachedFile | None] = [None] * len(index.shards)
+        self._checking: Future[None] | None = None
+        self._closed = False
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
 
     @classmethod
     def open(cls, path: Path | str, check: str = "sizes") -> FtwModel:
@@ -114,6 +119,19 @@ class FtwModel:
     def total_bytes(self) -> int:
         """Bytes of all weight files."""
         return sum(shard.bytes for shard in self.index.shards)
+
+    def map_cached(self) -> None:
+        """Map the shards that the page cache holds; their checks begin beside what follows."""
+        shards = self.index.shards
+        self._cached = [CachedFile.find(self.path / item.file, item.bytes) for item in shards]
+        mapped = {shard for shard, found in enumerate(self._cached) if found is not None}
+        if mapped and self._blocks is not None:
+            check, each = self._blocks.check_rest, self._readers.map
+            self._checking = self._checker.submit(check, self._read_span, each, mapped)
+
+    def cached(self, entry: FtwTensor | FtwBank) -> CachedFile | None:
+        """The mapping that a tensor or bank lies in, at its offset; None where it must be read."""
+        return self._cached[entry.shard]
 
     def read(self, entry: FtwTensor | FtwBank, into: memoryview) -> None:
         """Fill the first entry.bytes of `into` with a tensor or bank.
@@ -150,10 +168,17 @@ class FtwModel:
 
         Raises: FormatError naming the file and the block.
         """
+        if self._checking is not None:
+            self._checking.result()
         if self._blocks is not None:
             self._blocks.check_rest(self._read_span, self._readers.map)
 
     def _read_span(self, shard: int, start: int, end: int) -> memoryview:
+        if self._closed:
+            raise FormatError(f"{self.path} was closed while it was checked")
+        cached = self._cached[shard]
+        if cached is not None:
+            return cached.span(start, end)
         data = memoryview(bytearray(end - start))
         if not self._fill(self._plain[shard], data, start):
             raise FormatError(f"{self.path / self.index.shards[shard].file} ends early")
@@ -205,8 +230,11 @@ class FtwModel:
             return int(reader.readinto(piece) or 0)  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Close the files; may be called twice."""
+        """Close the files; may be called twice. Mappings last as long as what uses them."""
+        self._closed = True
+        self._checker.shutdown()
         self._readers.shutdown()
+        self._cached = [None] * len(self._cached)
         for reader in (*self._plain, *filter(None, self._direct)):
             reader.close()
 

@@ -290,12 +290,16 @@ class FtwWeights:
 
     def _read(self, entry: FtwTensor) -> Bytes:
         check_tensor(entry)
-        padded = -(-entry.bytes // PAGE_BYTES) * PAGE_BYTES
-        data = page_aligned(padded).numpy()
-        self._model.read(entry, data.data)
         if entry.name not in self._counted:
             self._counted.add(entry.name)
             self._on_bytes(entry.bytes)
+        cached = self._model.cached(entry)
+        if cached is not None:
+            view = cached.span(entry.offset, entry.offset + entry.bytes)
+            return np.frombuffer(view.toreadonly(), np.uint8)
+        padded = -(-entry.bytes // PAGE_BYTES) * PAGE_BYTES
+        data = page_aligned(padded).numpy()
+        self._model.read(entry, data.data)
         result: Bytes = data[: entry.bytes]
         return result
 

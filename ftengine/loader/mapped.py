@@ -1,7 +1,8 @@
-"""Expert banks that stay on disk: rows of the weight files mapped read-only, not read.
+"""Expert banks that are not read into memory at load: rows of the weight files mapped read-only.
 
-The system keeps in memory what fits and drops it again when memory is short, but for the rows that
-are read most often (experts/hot.py). Everything else of a model is read as load.py does.
+On disk: the system keeps in memory what fits and drops it again when memory is short, but for the
+rows that are read most often (experts/hot.py). In the page cache: borrowed until they are moved
+(borrowed.py). Everything else of a model is read as load.py does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ftengine.experts.host import Readahead
 from ftengine.experts.hot import LockedRows
 from ftengine.kernels.dispatch import ExpertBank
 from ftengine.loader.bank_parts import BankParts
+from ftengine.loader.borrowed import BorrowedBanks
 from ftengine.loader.ftw import FtwBank, FtwModel
 from ftengine.loader.load import FtwWeights
 
@@ -37,8 +39,9 @@ def mappable_bytes(model: FtwModel) -> int:
 
 
 class TieredWeights(FtwWeights):
-    """FtwWeights whose expert banks are mapped where on_disk says so and their layout allows.
+    """FtwWeights whose expert banks are mapped where their layout allows.
 
+    on_disk: all of them, and they stay there; else those in files that the model has mapped.
     lock_bytes: memory that may be locked for the rows read most often.
     """
 
@@ -55,6 +58,12 @@ class TieredWeights(FtwWeights):
         self._mapped: dict[str, MappedRows] = {}
         self._reads: dict[str, Callable[[Iterable[int]], None]] = {}
         self.locked = LockedRows(lock_bytes)
+        self.borrowed = BorrowedBanks()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes taken so far for weights that stay, and to be taken for those that are borrowed."""
+        return super().held_bytes + self.borrowed.total_bytes
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,14 +90,28 @@ class TieredWeights(FtwWeights):
         return will_read
 
     def _read_bank(self, entry: FtwBank, parts: BankParts, shape: BankShape) -> ExpertBank:
-        if not self._on_disk or not can_map(entry):
+        if not can_map(entry):
             return super()._read_bank(entry, parts, shape)
+        if not self._on_disk:
+            return self._borrow(entry, parts, shape) or super()._read_bank(entry, parts, shape)
         path = self._model.path / self._model.index.shards[entry.shard].file
         rows = map_rows(path, entry)
         self._mapped[entry.name] = rows
         self._on_bytes(entry.bytes)
         data = rows.tensor().view(entry.num_experts, entry.row_bytes)
         self._reads[entry.name] = self.locked.add_bank(data.data_ptr(), entry.row_bytes)
+        return bank_in_place(data, parts.layout(entry.row_bytes), parts.formats, shape)
+
+    def _borrow(self, entry: FtwBank, parts: BankParts, shape: BankShape) -> ExpertBank | None:
+        file = self._model.cached(entry)
+        if file is None:
+            return None
+        self.borrowed.add(file, entry.offset, entry.bytes)
+        self._on_bytes(entry.bytes)
+        held = torch.frombuffer(
+            file.view, dtype=torch.uint8, count=entry.bytes, offset=entry.offset
+        )
+        data = held.view(entry.num_experts, entry.row_bytes)
         return bank_in_place(data, parts.layout(entry.row_bytes), parts.formats, shape)
 
 

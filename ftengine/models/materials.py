@@ -59,6 +59,12 @@ class Materials:
         """All values in storage order. Shape: float32 [n]."""
         return self.weights.vector(name)
 
+    def decay_rate(self, prefix: str, given: bool) -> torch.Tensor:
+        """How fast states decay, above 0; given: as -rate. Shape: float64 [n]."""
+        if given:
+            return -self.weights.vector(prefix + "rate").double()
+        return self.weights.vector(prefix + "a_log").double().exp()
+
     def norm_weight(self, name: str) -> torch.Tensor:
         """Weight of a norm as it is multiplied. Shape: float32 [n]."""
         stored = self.weights.vector(name)

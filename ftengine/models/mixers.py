@@ -239,7 +239,7 @@ class MixerBuilder:
             ),
             project=self._from.linear(*_delta_picks(prefix, spec)),
             conv=self._taps(prefix + "conv", spec.conv_width, spec.kernel)[:, channels],
-            decay_rate=self._decay_rate(prefix, spec.rates)[heads],
+            decay_rate=self._from.decay_rate(prefix, spec.rates)[heads],
             dt_bias=self._from.vector(prefix + "dt_bias").double()[heads],
             # x / sqrt(sum x^2 + e) is the RMS norm of weight d^-1/2 and eps e / d
             q_norm=RmsNorm(torch.full((spec.key_dim,), unit * unit), eps, self._kernels),
@@ -248,12 +248,6 @@ class MixerBuilder:
             out=tiled if spec.tiled else plain,
             kernels=self._kernels,
         )
-
-    def _decay_rate(self, prefix: str, given: bool) -> torch.Tensor:
-        """How fast states decay, above 0. Shape: float64 [heads]."""
-        if given:
-            return -self._from.vector(prefix + "rate").double()
-        return self._from.vector(prefix + "a_log").double().exp()
 
     def _mamba2(self, prefix: str, spec: Mamba2Spec) -> Mamba2:
         return Mamba2(
@@ -266,7 +260,7 @@ class MixerBuilder:
             project=self._from.linear(prefix + "in"),
             conv=self._taps(prefix + "conv", spec.conv_width, spec.kernel),
             conv_bias=self._from.vector(prefix + "conv.bias") if spec.conv_bias else None,
-            decay_rate=self._decay_rate(prefix, spec.rates),
+            decay_rate=self._from.decay_rate(prefix, spec.rates),
             dt_bias=self._from.vector(prefix + "dt_bias").double(),
             skip=self._from.vector(prefix + "d"),
             norm=self._mamba_norm(prefix + "norm", spec),

@@ -17,6 +17,7 @@ class KdaSpec:
 
     rank: width between the two matrices that give the decays, and of those that give the gates, 0 =
     one matrix each. bound: 0 = decays are -rate softplus(f), else bound * sigmoid(rate f), below 0.
+    rates: `kda.rate` holds -exp(a_log) instead of `kda.a_log`.
     """
 
     num_heads: int
@@ -24,6 +25,7 @@ class KdaSpec:
     kernel: int
     rank: int = 0
     bound: float = 0.0
+    rates: bool = False
 
     kv_shapes: ClassVar[tuple[()]] = ()
     reference = "Kimi delta attention computed by torch"
@@ -47,7 +49,10 @@ class KdaSpec:
 
 @dataclass(frozen=True)
 class Mamba1Spec:
-    """Mamba-1 with norms on dt, B and C. Units: dt_rank, numbers that give dt."""
+    """Mamba-1 with norms on dt, B and C. Units: dt_rank, numbers that give dt.
+
+    rates: `mamba.rate` holds -exp(a_log) instead of `mamba.a_log`.
+    """
 
     width: int
     state_dim: int
@@ -55,6 +60,7 @@ class Mamba1Spec:
     kernel: int
     conv_bias: bool = True
     proj_bias: bool = False
+    rates: bool = False
 
     kv_shapes: ClassVar[tuple[()]] = ()
     reference = "Mamba-1 layers computed by torch"

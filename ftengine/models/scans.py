@@ -42,7 +42,7 @@ def _kda(materials: Materials, prefix: str, spec: KdaSpec, state_index: int) -> 
         materials.vector(f"{prefix}{name}_conv").view(spec.width, spec.kernel).T for name in "qkv"
     ]
     # A_log may be padded behind the heads
-    rate = materials.vector(prefix + "a_log")[: spec.num_heads].double().exp()
+    rate = materials.decay_rate(prefix, spec.rates)[: spec.num_heads]
     return Kda(
         state_index=state_index,
         num_heads=spec.num_heads,
@@ -68,7 +68,7 @@ def _mamba1(materials: Materials, prefix: str, spec: Mamba1Spec, state_index: in
     def norm(name: str) -> RmsNorm:
         return RmsNorm(materials.vector(f"{prefix}{name}_norm"), eps, kernels)
 
-    rate = materials.vector(prefix + "a_log").double().exp()
+    rate = materials.decay_rate(prefix, spec.rates)
     return Mamba1(
         state_index=state_index,
         project=materials.linear(prefix + "in"),

@@ -133,7 +133,7 @@ SKIPPED = re.compile(
     r"|^(model\.)?(visual|vision_tower|vision_model|multi_modal_projector|audio_tower)\."
     r"|^(model\.)?(mm_projector|patch_merge_mlp|embed_vision|embed_audio|vision_adapter|vision_projection)\."
     r"|\.([qkv]_scale|kv_scale|input_scale|input_global_scale|activation_scale|output_scale)$"
-    r"|\.weight_shape$|^blk\.\d+\.nextn\."
+    r"|\.weight_shape$|^blk\.\d+\.(nextn|exp_probs_b_vl)\."
 )
 """Tensors that carry nothing this engine needs."""
 
@@ -157,7 +157,7 @@ def number_bytes(name: str) -> int:
     return next((size for ending, size in _AS_NUMBERS.items() if name.endswith(ending)), 0)
 
 
-TABLE = re.compile(r"\.tid2eid$")
+TABLE = re.compile(r"[._]tid2eid(\.weight)?$")
 """Tensors that may hold whole numbers."""
 
 
@@ -436,7 +436,7 @@ def _kda_tensors(hidden: int, kda: KdaSpec) -> Shapes:
         else:
             yield f"kda.{name}", (width, hidden)
     yield "kda.b", (kda.num_heads, hidden)
-    yield "kda.a_log", (kda.num_heads,)
+    yield "kda.rate" if kda.rates else "kda.a_log", (kda.num_heads,)
     yield "kda.dt_bias", (width,)
     yield "kda.norm", (kda.head_dim,)
     yield "kda.o", (hidden, width)
@@ -452,7 +452,7 @@ def _mamba1_tensors(hidden: int, mamba: Mamba1Spec) -> Shapes:
     for name, size in (("dt", mamba.dt_rank), ("b", states), ("c", states)):
         yield f"mamba.{name}_norm", (size,)
     yield from _matrix("mamba.dt", width, mamba.dt_rank, bias=True)
-    yield "mamba.a_log", (width, states)
+    yield "mamba.rate" if mamba.rates else "mamba.a_log", (width, states)
     yield "mamba.d", (width,)
     yield from _matrix("mamba.o", hidden, width, mamba.proj_bias)
 

@@ -96,6 +96,7 @@ def measure(config: EngineConfig, asked: Asked, clock: Clock = SYSTEM) -> Profil
     """Load a model and time it.   Raises: EngineError, LoadError, CapacityError."""
     engine = Engine(config)
     engine.load()
+    engine.settle()
     kernels = engine.runner.kernels
     if not isinstance(kernels, NativeKernels):
         raise EngineError(

@@ -47,7 +47,7 @@ __all__ = [
 
 LAYOUT = "panel32.v1"
 ROW_ALIGN_BYTES = 4096
-_AT_ONCE_BYTES = 256 << 10
+_AT_ONCE_BYTES = 512 << 10
 """Rows packed with one call of numpy's."""
 
 

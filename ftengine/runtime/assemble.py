@@ -25,6 +25,7 @@ from ftengine.errors import CapacityError, EngineError, FormatError, LoadError
 from ftengine.experts.gpu_store import GpuStore
 from ftengine.gpu.kernels import GpuKernels
 from ftengine.kernels.dispatch import KernelChoice, choose_kernels
+from ftengine.loader.borrowed import BorrowedBanks
 from ftengine.loader.ftw import INDEX_NAME, FtwModel
 from ftengine.loader.load import check_complete, kernel_bytes, read_model_config
 from ftengine.loader.mapped import TieredWeights, mappable_bytes
@@ -104,6 +105,7 @@ class Assembled:
     pages: PageAllocator
     memory: MemoryManager
     info: EngineInfo
+    borrowed: BorrowedBanks
 
 
 @dataclass(frozen=True)
@@ -201,10 +203,13 @@ def _read(
         plan = choose_tier(plan.beside_device, config.memory.tier, have)
     check_memory(plan, have)
     room = lock_room(plan, have)
+    if gpu is None and not plan.on_disk:
+        model.map_cached()
     weights = TieredWeights(model, config.compute.compute, progress.add, plan.on_disk, room)
     assembled = _put_together(config, model, spec, plan, weights, choice, gpu, now_wall_s)
     if not plan.on_disk:
         model.check_rest()
+    weights.borrowed.forget_rest()
     return assembled
 
 
@@ -385,7 +390,7 @@ def _put_together(
         kv_format=pool.kept_as,
         notes=notes,
     )
-    return Assembled(runner, scheduler, pages, memory, info)
+    return Assembled(runner, scheduler, pages, memory, info, weights.borrowed)
 
 
 @dataclass(frozen=True)

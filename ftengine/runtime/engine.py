@@ -37,6 +37,7 @@ from ftengine.runtime.outcomes import Result, error_event, result_of
 from ftengine.runtime.park import write_all
 from ftengine.runtime.requests import LiveRequest, Publish
 from ftengine.runtime.runner import PromptLogits, Runner
+from ftengine.runtime.settle import Settling
 from ftengine.sampling.partial import Logits, choose
 from ftengine.sampling.sampler import Choice, Draw, token_logprobs
 from ftengine.sampling.uniform import new_seed
@@ -72,6 +73,7 @@ class Engine:
         self._last_step_s: float | None = None
         self._stopping = False
         self._followed_s = 0.0
+        self._settling: Settling | None = None
 
     def load(self) -> None:
         """Read the model and make the pools. Raises: LoadError, CapacityError."""
@@ -93,6 +95,13 @@ class Engine:
         )
         self._state = "ready"
         self._count()
+        self._settling = Settling(self._assembled.borrowed, self._is_busy)
+        self._settling.start()
+
+    def settle(self) -> None:
+        """Have all weights in own memory now; for tests and benchmarks."""
+        if self._settling is not None:
+            self._settling.finish()
 
     @property
     def info(self) -> EngineInfo:
@@ -170,6 +179,8 @@ class Engine:
         """End the threads that experts and their device use; after the last step."""
         if self._grammars is not None:
             self._grammars.close()
+        if self._settling is not None:
+            self._settling.close()
         if self._assembled is not None:
             self._assembled.memory.parked.close()
             self._assembled.runner.close()
@@ -266,6 +277,9 @@ class Engine:
             raise EngineError("the model is not loaded; call load first", code="loading")
         return self._assembled
 
+    def _is_busy(self) -> bool:
+        return self.metrics.running + self.metrics.waiting > 0
+
     def _receive(self, wait: bool) -> None:
         if wait:
             self._wait()()
@@ -278,7 +292,7 @@ class Engine:
 
     def _wait(self) -> Callable[[], None]:
         """The next command; meanwhile the device's memory is watched, where slots follow it."""
-        self._loaded.memory.parked.make_ready()
+        self._loaded.memory.parked.park_ahead(self._commands.empty)
         while self._loaded.memory.follows:
             try:
                 return self._commands.get(timeout=_FOLLOW_S)

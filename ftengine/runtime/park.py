@@ -50,10 +50,10 @@ class Parked:
         """What the scheduler asks and tells."""
         return None if self.parking is None else self.parking.texts
 
-    def make_ready(self) -> None:
-        """While nothing is to be done: so that the next parking takes less."""
+    def park_ahead(self, go_on: Callable[[], bool]) -> None:
+        """While nothing is to be done: so that the next step that parks has less to copy."""
         if self.parking is not None:
-            self.parking.make_ready()
+            self.parking.park_ahead(go_on)
 
     def close(self) -> None:
         """Give the folder up."""
@@ -65,7 +65,9 @@ class Parked:
         if self.parking is None:
             return
         runner.parking = self.parking
-        self.parking.settle_with(lambda: runner.copy(scheduler.take_copies()))
+        self.parking.connect(
+            lambda: runner.copy(scheduler.take_copies()), scheduler.reuse.park_ahead
+        )
         count = self.parking.adopt_files()
         if count:
             log.info("%d files of parked conversations were taken over", count)

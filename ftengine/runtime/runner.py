@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 
@@ -15,6 +16,7 @@ from ftengine.cache.policy.pages import pages_for
 from ftengine.cache.state_pool import StatePool
 from ftengine.kernels.dispatch import Kernels
 from ftengine.kernels.native import NativeKernels
+from ftengine.kernels.row_copies import CopyRows, torch_copy_rows
 from ftengine.layers.context import Gather, Workspace
 from ftengine.models.decoder import Decoder
 from ftengine.models.widths import HEAD_ROWS
@@ -111,8 +113,10 @@ class Runner:
         self.parking: Parking | None = None
         kernels = decoder.head.kernels
         self._plans: StepPlans | None = None
+        self._copy_rows: CopyRows = torch_copy_rows
         if isinstance(kernels, NativeKernels):
             self._plans = StepPlans(decoder, kernels)
+            self._copy_rows = kernels.copy_rows
 
     @property
     def states(self) -> StatePool | None:
@@ -157,17 +161,17 @@ class Runner:
 
     def copy(self, copies: Iterable[Copy]) -> None:
         """Move what the scheduler wants moved, in this order, before the next step."""
-        for kind, group in itertools.groupby(copies, key=lambda item: item.kind):
+        for kind, group in itertools.groupby(copies, key=attrgetter("kind")):
             if kind == "page":
                 for item in group:
-                    self._pool.copy_page(item.source, item.target)
+                    self._pool.copy_page(item.source, item.target, self._copy_rows)
             elif kind == "state":
                 assert self._states is not None, "a model without states has none to copy"
                 for item in group:
-                    self._states.copy(item.source, item.target)
+                    self._states.copy(item.source, item.target, self._copy_rows)
             else:
                 assert self.parking is not None, "nothing was parked"
-                self.parking.move(kind, list(group), self._pool, self._states)
+                self.parking.move(kind, list(group), self._pool, self._states, self._copy_rows)
         if self.parking is not None:
             self.parking.settled()
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
 from ftengine.cache.policy.anchors import choose_anchors
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator, pages_for
-from ftengine.cache.policy.parked import Found, ParkedTexts
+from ftengine.cache.policy.parked import Found, ParkedTexts, Reading
 from ftengine.cache.policy.radix import Match, Node, RadixTree, Tokens
 from ftengine.scheduler.batch import Work
 from ftengine.scheduler.sequence import Sequence
@@ -23,10 +25,11 @@ _PART_OF_SLOTS = 2
 """One prompt may take one part in so many of the checkpoints; the rest stays with others."""
 _AT_ONCE = 64
 """Pages parked between two looks at the time."""
+_AHEAD_PART = 4
+"""One part in so many of the device's pages and checkpoints are free, or parked ahead."""
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """kind "page": one KV page to another; "state": one slot of the state pool to another.
 
     "park_page", "park_state": a page or a slot to a row of host memory; "return_page",
@@ -86,6 +89,7 @@ class Reuse:
         self._pages = pages
         self._room = max(slots // _PART_OF_SLOTS, 1)
         self._copies: list[Copy] = []
+        self._readings: dict[Sequence, Reading] = {}
         if self.parked is not None:
             self.tree.evictions = _Parks(self.parked, self._copies)
 
@@ -108,14 +112,20 @@ class Reuse:
         return self._pages.allocate(count)
 
     def begin(self, sequence: Sequence, *, alone: bool) -> bool:
-        """Give a sequence what is known of it. False, and nothing changed: no room for the rest."""
+        """Give a sequence what is known of it. False, and nothing changed: it has to wait.
+
+        For room for the rest, or until what is known of it was read from files. alone: it may not.
+        """
         if not self._reuses(sequence):
             room = pages_for(len(sequence.tokens) + 1) <= self.num_available
             return alone or room
+        reading = self._readings.get(sequence)
+        if reading is not None and not (alone or reading.is_done):
+            return False
         match = self.tree.acquire(sequence.salt, sequence.tokens, len(sequence.tokens) - 1)
         shared = match.node.depth // PAGE_TOKENS
         missing = pages_for(len(sequence.tokens) + 1) - shared
-        if not alone and missing > self.num_available:
+        if not alone and (missing > self.num_available or self._must_read(sequence, match)):
             self.tree.release(match.node)
             return False
         match = self._bring_back(sequence, match)
@@ -174,6 +184,9 @@ class Reuse:
     def release(self, sequence: Sequence) -> None:
         """Take everything back that a sequence holds here."""
         self._give_back(sequence)
+        reading = self._readings.pop(sequence, None)
+        if reading is not None:
+            reading.cancel()
         for _, slot in sequence.saved:
             self.tree.give_slot(slot)
         sequence.saved = []
@@ -187,6 +200,24 @@ class Reuse:
         while self.tree.evict(_AT_ONCE):
             self.parked.writes_files = self.parked.writes_files and go_on()
         self.parked.writes_files = True
+
+    def park_ahead(self) -> bool:
+        """Park some of what will be evicted next, which stays where it is until then; while idle.
+
+        So that the step that needs its place has nothing to copy. False: it is all parked.
+        """
+        if self.parked is None:
+            return False
+        tree, parks, queued = self.tree, _Parks(self.parked, self._copies), len(self._copies)
+        pages = min(self._pages.num_pages, self.parked.limits.page_rows) // _AHEAD_PART
+        slots = min(self.limits.num_checkpoints, self.parked.limits.state_rows) // _AHEAD_PART
+        for node in tree.next_evicted(pages - self._pages.num_free):
+            if len(self._copies) < queued + _AT_ONCE and not self.parked.has_page(node):
+                parks.page(node)
+        for node, tail, slot in tree.next_dropped(slots):
+            if len(self._copies) < queued + _AT_ONCE and not self.parked.has_state(node, tail):
+                parks.state(node, tail, slot)
+        return len(self._copies) > queued
 
     def forget(self) -> None:
         """Drop all that no running sequence uses; what is parked already stays."""
@@ -238,39 +269,44 @@ class Reuse:
                 sequence.request.anchors, match.num_tokens, sequence.num_prompt, self._room
             )
 
+    def _must_read(self, sequence: Sequence, match: Match) -> bool:
+        """Whether files have to be read first, which begins now."""
+        if self.parked is None or sequence in self._readings:
+            return False
+        tokens = tuple(sequence.tokens[:-1])
+        reading = self.parked.begin_reading(sequence.salt, tokens, match)
+        if reading is not None:
+            self._readings[sequence] = reading
+        return reading is not None
+
     def _bring_back(self, sequence: Sequence, match: Match) -> Match:
         """The match, or a deeper one by what is parked."""
         if self.parked is None:
             return match
         salt, tokens = sequence.salt, tuple(sequence.tokens[:-1])
-        found = self.parked.find(salt, tokens, match)
+        found = self.parked.find(salt, tokens, match, self._readings.pop(sequence, None))
         if found is None:
             return match
         lease = self.tree.pin(salt, tokens)
         fresh = sorted(self.allocate(min(len(found.pages), self.num_available)) or [])
         slot = None if found.state is None else self.tree.take_slot()
-        lease = self._return_pages(lease, tokens, found, fresh)
+        lease = self._return_pages(lease, found, fresh)
         if slot is not None and found.state is not None:
             self._return_state(lease, tokens, found, slot)
         self.parked.let_go()
+        deeper = self.tree.acquire(salt, tokens, len(tokens), lease)
         self.tree.release(lease)
         self.tree.release(match.node)
-        deeper = self.tree.acquire(salt, tokens, len(tokens))
         self.parked.returned_tokens += max(deeper.num_tokens - match.num_tokens, 0)
         return deeper
 
-    def _return_pages(self, lease: Node, tokens: Tokens, found: Found, fresh: list[int]) -> Node:
+    def _return_pages(self, lease: Node, found: Found, fresh: list[int]) -> Node:
         """Copy to the pages given, as far as they go. Returns the lease on the way so far."""
-        held = [node.page for node in lease.path()]
-        self._pages.share(held)
-        text = list(tokens[: lease.depth])
-        for (kept, row), page in zip(found.pages, fresh, strict=False):
-            self._copies.append(Copy("return_page", row, page))
-            held.append(page)
-            text += kept.node.tokens
-        lease = self.tree.extend(lease, text, held)
-        self._pages.release(held)
-        return lease
+        rows = (row for _, row in found.pages)
+        self._copies += map(Copy, repeat("return_page"), rows, fresh)
+        pairs = zip(found.pages, fresh, strict=False)
+        pages = [(kept.node.tokens, page, kept.node) for (kept, _), page in pairs]
+        return self.tree.graft(lease, pages)
 
     def _return_state(self, lease: Node, tokens: Tokens, found: Found, slot: int) -> None:
         assert found.state is not None

@@ -34,10 +34,13 @@ _FAILED_SHOWN_S = 1.0
 """A failed load stays readable on /health this long, so that the manager can relay the reason."""
 
 
-def serve(engine_config: EngineConfig, server_config: ServerConfig) -> int:
-    """Run an engine until it is told to stop. Returns the exit code."""
+def serve(engine_config: EngineConfig, server_config: ServerConfig, parent: int) -> int:
+    """Run an engine until it is told to stop. Returns the exit code.
+
+    parent: the process that this one was started by.
+    """
     listener = _listen(server_config.address)
-    process = EngineProcess(Engine(engine_config), server_config, listener)
+    process = EngineProcess(Engine(engine_config), server_config, listener, parent=parent)
     try:
         return asyncio.run(process.run())
     finally:
@@ -54,12 +57,14 @@ class EngineProcess:
         config: ServerConfig,
         listener: socket.socket,
         clock: Clock = SYSTEM,
+        *,
+        parent: int = 0,
     ) -> None:
         self._engine = engine
         self._config = config
         self._listener = listener
         self._clock = clock
-        self._parent = os.getppid()
+        self._parent = parent or os.getppid()
         self._last_health_s: float | None = None
         self._exit_code: int | None = None
         self._drain_until_s: float | None = None

@@ -314,7 +314,7 @@ def _thinking_values(given: Mapping[str, Any]) -> dict[str, Any]:
 def _message_dict(message: Message, as_text: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.thinking:
-        fields |= {"reasoning_content": message.thinking, "thinking": message.thinking}
+        fields |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.thinking)
     if message.tool_calls:
         fields["tool_calls"] = [_call_dict(call, as_text) for call in message.tool_calls]
     if message.tool_name:

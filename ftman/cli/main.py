@@ -33,6 +33,7 @@ _ENVIRONMENT = (
     ("FT_MAX_QUEUE", "requests that may wait (512)"),
     ("FT_ORIGINS", "further web pages that may ask, by commas"),
     ("FT_DEVICE", "auto, cpu, ..."),
+    ("FT_PREPARE_ENGINE", "off: keep no process ready for the next model (auto)"),
     ("FT_API_KEY", "the key to show to a manager that asks for one"),
     ("FT_TLS_CERT", "certificate file, with FT_TLS_KEY: serve https"),
     ("FT_DEBUG", "1: tracebacks and more in the log"),

@@ -140,6 +140,8 @@ def _server(patient: Patient) -> Finding:
         text = "no manager runs; the next command starts one"
         return Finding("server", OK, f"{text}. {patient.autostart}".strip())
     text = f"version {status.get('version')} at {patient.url}, process {status.get('pid')}"
+    if status.get("prepared_pid"):
+        text += f"; engine prepared, process {status['prepared_pid']} (prepare_engine = off: none)"
     return Finding("server", OK, f"{text}. {patient.autostart}".strip())
 
 

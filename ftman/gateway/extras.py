@@ -47,6 +47,7 @@ async def status(call: Call) -> Reply:
         "version": __version__,
         "measuring": measuring,
         "pid": os.getpid(),
+        "prepared_pid": service.prepared_pid,
         "started_wall_s": service.started_wall_s,
         "paths": {
             "home": str(paths.home),

@@ -10,10 +10,9 @@ import contextlib
 import secrets
 from dataclasses import dataclass
 
-from ftman.clock import Clock
+from ftman.clock import Clock, wait_within
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor.client import EngineClient, FinishEvent, GenerateRequest, TokenEvent
-from ftman.supervisor.process import wait_within
 from ftman.supervisor.supervisor import EngineLife, Supervisor
 
 SCHEDULER_LIMIT_S = 1.0

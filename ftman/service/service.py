@@ -114,6 +114,11 @@ class Service:
             except Exception:  # one part's failure may not keep the others running
                 log.exception("closing %s failed", type(part).__name__)
 
+    @property
+    def prepared_pid(self) -> int:
+        """The process that waits to become the next engine; 0 = none does."""
+        return self._supervisor.prepared_pid
+
     async def moves(self, within_s: float) -> bool:
         """Whether the scheduler of engines and requests is alive, not only the process."""
         return await self._supervisor.moves(within_s)

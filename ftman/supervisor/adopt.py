@@ -11,13 +11,12 @@ import logging
 import sys
 from dataclasses import dataclass
 
-from ftman.clock import Clock
+from ftman.clock import Clock, wait_within
 from ftman.config import Paths
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor.child import Child
 from ftman.supervisor.client import EngineClient, EngineInfo, check_model
 from ftman.supervisor.identity import Identity, find_by_argv, identity_of
-from ftman.supervisor.process import wait_within
 from ftman.supervisor.rundir import EngineRecord, read_records, sweep_run_folders
 from ftman.supervisor.watch import Timings
 

@@ -41,12 +41,20 @@ class Child:
 
     @staticmethod
     def spawn(
-        argv: list[str], environ: Mapping[str, str], stderr_fd: int, *, dies_with_us: bool
+        argv: list[str],
+        environ: Mapping[str, str],
+        stderr_fd: int,
+        *,
+        dies_with_us: bool,
+        waits: bool = False,
     ) -> Child:
-        """Start a process in a session of its own, stdout piped.   Raises: OSError."""
+        """Start a process in a session of its own, stdout piped.   Raises: OSError.
+
+        waits: it has a stdin, by which it is told what to do.
+        """
         popen = subprocess.Popen(
             argv,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if waits else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr_fd,
             env=dict(environ),
@@ -73,6 +81,13 @@ class Child:
         pipe = self._popen.stdout if self._popen is not None else None
         return None if pipe is None else pipe.fileno()
 
+    def tell(self, line: bytes) -> None:
+        """Write to the stdin of a process that waits, and close it.   Raises: OSError: it died."""
+        assert self._popen is not None
+        assert self._popen.stdin is not None
+        with self._popen.stdin as stdin:
+            stdin.write(line)
+
     def terminate(self) -> None:
         """Ask it to end (SIGTERM, to the process only: it drains and ends its own helpers)."""
         if self._alive():
@@ -94,8 +109,10 @@ class Child:
             asyncio.get_running_loop().remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = -1
-        if self._popen is not None and self._popen.stdout is not None:
-            self._popen.stdout.close()
+        for pipe in (self._popen.stdin, self._popen.stdout) if self._popen is not None else ():
+            if pipe is not None:
+                with suppress(OSError):  # a line that a dead process never took
+                    pipe.close()
 
     def describe_exit(self, out_of_memory: bool | None = None) -> str:
         """How it ended, in words. out_of_memory: whether the system ended any process for that."""

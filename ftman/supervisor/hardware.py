@@ -85,6 +85,15 @@ def memory(root: Path = ROOT) -> Memory:
     return _windows_memory()
 
 
+def private_bytes(pid: int, root: Path = ROOT) -> int:
+    """Memory of a process that it shares with no file and no other; 0 where that is not told."""
+    try:
+        words = (root / f"proc/{pid}/statm").read_text("ascii").split()
+        return (int(words[1]) - int(words[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0
+
+
 def oom_kills(root: Path = ROOT) -> int | None:
     """Processes that the system has ended for want of memory since it started; None: not told."""
     try:

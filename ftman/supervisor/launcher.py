@@ -12,12 +12,20 @@ from typing import Protocol
 from ftman.config import EngineSettings
 from ftman.supervisor.policy_events import EngineSpec
 
+PROGRAM = (sys.executable, "-m", "ftengine")
+
 
 class Launcher(Protocol):
     """Builds the command of one engine process."""
 
     def command(self, spec: EngineSpec, address: str, token_file: Path) -> list[str]:
         """The argv that makes an engine for `spec` listen at `address`."""
+
+    def waiting(self) -> list[str]:
+        """The argv of a process that may become any engine; [] = none is to be kept.
+
+        It is `command` up to the verb, then a verb of its own; stdin brings what follows.
+        """
 
 
 class EngineLauncher:
@@ -27,7 +35,7 @@ class EngineLauncher:
         self._settings = settings
 
     def command(self, spec: EngineSpec, address: str, token_file: Path) -> list[str]:
-        argv = [sys.executable, "-m", "ftengine", "serve"]
+        argv = [*PROGRAM, "serve"]
         argv += ["--ftw", str(spec.ftw_path), "--address", address]
         argv += ["--context", str(spec.context_tokens), "--parallel", str(spec.num_parallel)]
         argv += ["--device", spec.device, "--compute", spec.compute]
@@ -49,3 +57,6 @@ class EngineLauncher:
             argv += [option, value] if value else []
         argv += [] if settings.prefix_cache else ["--no-prefix-cache"]
         return argv
+
+    def waiting(self) -> list[str]:
+        return [] if self._settings.prepare_engine == "off" else [*PROGRAM, "wait"]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftman.clock import Clock
+from ftman.clock import Clock, wait_within
 from ftman.config import Paths, engine_environment
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor import hardware
@@ -29,7 +29,14 @@ from ftman.supervisor.client import (
 from ftman.supervisor.device_memory import DeviceMemoryWatch, Probe, free_bytes
 from ftman.supervisor.launcher import Launcher
 from ftman.supervisor.policy_events import EngineSpec, Exited, Failing, Loaded
-from ftman.supervisor.rundir import EngineLog, EngineRecord, make_run_folder, started
+from ftman.supervisor.prepared import Prepared
+from ftman.supervisor.rundir import (
+    EngineLog,
+    EngineRecord,
+    RunFolder,
+    make_run_folder,
+    started,
+)
 from ftman.supervisor.watch import HealthJudge, Timings
 
 log = logging.getLogger(__name__)
@@ -46,6 +53,7 @@ class EngineHost:
     launcher: Launcher
     timings: Timings
     adopt: bool
+    prepared: Prepared
     notify: Callable[[Loaded | Failing | Exited], None]
     progressed: Callable[[], None]
     probe: Probe = free_bytes
@@ -137,7 +145,7 @@ class EngineProcess:
         """Live until something ends it; returns what its users are told."""
         if self.child is None:
             await self._device_memory.before_load()
-            self._spawn()
+            await self._begin()
         assert self.child is not None
         serve = asyncio.create_task(self._serve())
         waits: list[asyncio.Task[object] | asyncio.Future[FtmanError]] = [
@@ -160,11 +168,39 @@ class EngineProcess:
                 task.cancel()
             await asyncio.gather(serve, *waits, return_exceptions=True)
 
-    def _spawn(self) -> None:
+    async def _begin(self) -> None:
+        """Have a process: the prepared one becomes this engine, else one is started."""
         run = make_run_folder(self._host.paths)
         argv = self._host.launcher.command(self.spec, run.address, run.token_path)
         if self._host.adopt:
             argv = [*argv, "--adopt"]
+        prepared = await self._take_prepared(run, argv)
+        if not prepared:
+            self._spawn(run, argv)
+        assert self.child is not None
+        how = " was prepared" if prepared else ""
+        log.info(
+            "engine %s of %s: process %s%s", self.engine_id, self.spec.name, self.child.pid, how
+        )
+
+    async def _take_prepared(self, run: RunFolder, argv: list[str]) -> bool:
+        child = self._host.prepared.take()
+        if child is None:
+            return False
+        found = child.identity
+        self._record = EngineRecord(run, self.spec, found.argv, found.pid, found.start)
+        # Before it is told: a manager killed in between still finds it.
+        self._record.write(self._host.paths)
+        self._log.open_for(lambda _: None)
+        try:
+            child.tell(self._host.prepared.order(argv, self._log.path))
+        except OSError:  # it died this moment
+            await self._host.prepared.end(child)
+            return False
+        self.child = child
+        return True
+
+    def _spawn(self, run: RunFolder, argv: list[str]) -> None:
         self._record = EngineRecord(run, self.spec, tuple(argv))
         if self._host.adopt:
             # Before the process exists: a manager killed in between still finds it by its argv.
@@ -180,7 +216,6 @@ class EngineProcess:
         identity = self.child.identity
         self._record = started(self._record, identity.pid, identity.start)
         self._record.write(self._host.paths)
-        log.info("engine %s of %s: process %s", self.engine_id, self.spec.name, identity.pid)
 
     async def _serve(self) -> FtmanError:
         """Hello, load, ready, then poll for ever; returns the reason to replace it."""
@@ -201,12 +236,16 @@ class EngineProcess:
 
     async def _greet(self) -> None:
         assert self._record is not None
+        run = self._record.run
+        self.client = self._connect(run.address, run.token)  # made while the process starts
         line = await self._read_hello()
         hello = parse_hello(line, self.spec.name)
         check_protocol(hello.protocol, self.spec.name)
         self._record = replace(self._record, address=hello.address)
         self._record.write(self._host.paths)
-        self.client = self._connect(hello.address, self._record.run.token)
+        if hello.address != run.address:  # a port of its own choice
+            await self.client.aclose()
+            self.client = self._connect(hello.address, run.token)
 
     async def _read_hello(self) -> bytes:
         assert self.child is not None
@@ -336,19 +375,6 @@ def promised_bytes(info: EngineInfo) -> int:
     """Memory that an engine may fill in time: weights, KV cache, parked conversations."""
     parked = 0 if info.cache is None else info.cache.parked_limit_bytes
     return info.weights_bytes + info.kv_bytes + parked
-
-
-async def wait_within(awaitable: Awaitable[object], seconds: float, clock: Clock) -> bool:
-    """Wait for something for at most `seconds` of `clock`, then cancel it; whether it came."""
-    wanted = asyncio.ensure_future(awaitable)
-    timer = asyncio.ensure_future(clock.sleep(seconds))
-    try:
-        await asyncio.wait([wanted, timer], return_when=asyncio.FIRST_COMPLETED)
-        return wanted.done()
-    finally:
-        for task in (wanted, timer):
-            task.cancel()
-        await asyncio.gather(wanted, timer, return_exceptions=True)
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:

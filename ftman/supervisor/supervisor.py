@@ -11,11 +11,11 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ftman import caller
-from ftman.clock import Clock
+from ftman.clock import Clock, wait_within
 from ftman.config import Config
 from ftman.errors import FtmanError
 from ftman.log import request_id as logged_request_id
@@ -46,12 +46,8 @@ from ftman.supervisor.policy_events import (
     Ticked,
     UnloadAsked,
 )
-from ftman.supervisor.process import (
-    EngineHost,
-    EngineProcess,
-    promised_bytes,
-    wait_within,
-)
+from ftman.supervisor.prepared import Prepared, Surroundings
+from ftman.supervisor.process import EngineHost, EngineProcess, promised_bytes
 from ftman.supervisor.watch import Timings
 
 __all__ = [
@@ -176,12 +172,25 @@ class Supervisor:
         self._timings = timings or Timings(load_s=config.engine.load_timeout_s)
         self._adopt = config.engine.adopt
         self._paths = config.paths
+        launcher = launcher or EngineLauncher(config.engine)
+        self._prepared = Prepared(
+            launcher.waiting(),
+            Surroundings(
+                paths=config.paths,
+                clock=clock,
+                timings=self._timings,
+                memory=memory,
+                quiet=self._is_quiet,
+                dies_with_us=not self._adopt,
+            ),
+        )
         self._host = EngineHost(
             paths=config.paths,
             clock=clock,
-            launcher=launcher or EngineLauncher(config.engine),
+            launcher=launcher,
             timings=self._timings,
             adopt=self._adopt,
+            prepared=self._prepared,
             notify=self._feed,
             progressed=self._spread_news,
             probe=probe,
@@ -214,10 +223,12 @@ class Supervisor:
             log.info("took over engine process %s of %s", item.child.pid, item.record.spec.name)
             self._feed(Adopted(engine_id, item.record.spec, promised_bytes(item.info)))
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        self._prepared.start()
 
     async def close(self) -> None:
         """Refuse new requests, drain every engine, and return when none is left."""
         self._feed(ShutdownAsked())
+        await self._prepared.close()
         while self._processes:
             await asyncio.gather(*(p.wait_ended() for p in tuple(self._processes.values())))
             await asyncio.sleep(0)
@@ -292,6 +303,11 @@ class Supervisor:
         if engine is None or engine.state != "ready":
             return None
         return self._processes[engine.engine_id].client
+
+    @property
+    def prepared_pid(self) -> int:
+        """The process that waits to become the next engine; 0 = none does."""
+        return self._prepared.pid
 
     def lives(self) -> list[EngineLife]:
         """How every engine that has a process is, by its last word; nothing is asked."""
@@ -368,6 +384,7 @@ class Supervisor:
         finally:
             self._feeding = False
         self._changed.set()
+        self._prepared.moved()
         self._spread_news()
 
     def _handle(self, event: PolicyEvent) -> None:
@@ -379,9 +396,18 @@ class Supervisor:
             if process is not None:
                 self.counts.gone(process, event.error.code)
             give_back()
-        memory = self._memory() if self._policy.needs_memory(event) else NO_MEMORY
+        memory = self._memory_now() if self._policy.needs_memory(event) else NO_MEMORY
         for effect in self._policy.handle(event, self._clock.monotonic(), memory):
             self._perform(effect)
+
+    def _memory_now(self) -> Memory:
+        """What the next engine can have: what the prepared one holds is that one's own."""
+        found = self._memory()
+        return replace(found, available_bytes=found.available_bytes + self._prepared.held_bytes)
+
+    def _is_quiet(self) -> bool:
+        """Nobody asks for anything, and no engine comes or goes."""
+        return not self._requests and all(p.state == "ready" for p in self._processes.values())
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, StartEngine):

@@ -17,7 +17,8 @@ class Timings:
     """Deadlines of one engine process. Units: seconds.
 
     drain_s: from SIGTERM to SIGKILL. wedge_s: pending work without a finished step, or no answer.
-    orphan_probe_s: how long an engine of an earlier manager may take to answer at start.
+    orphan_probe_s: how long an engine of an earlier manager may take to answer at start. quiet_s:
+    without work before an engine is prepared for the next model.
     """
 
     poll_s: float = 1.0
@@ -29,6 +30,7 @@ class Timings:
     drain_s: float = 20.0
     cause_s: float = 1.0
     orphan_probe_s: float = 1.0
+    quiet_s: float = 2.0
 
 
 class HealthJudge:

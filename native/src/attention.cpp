@@ -11,7 +11,7 @@
 namespace ft {
 namespace {
 
-constexpr int64_t kBlockRows = 32;
+constexpr int64_t kBlockRows = 64;
 
 struct Unit {
   int32_t sequence;

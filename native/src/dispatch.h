@@ -34,7 +34,9 @@ int64_t panel_bytes(int format, int64_t cols);
 // Formats whose activations the target wants packed before a product (Products::pack_row).
 inline bool is_packed(int format) { return products().pack_row[format] != nullptr; }
 // Formats of row-major tables (ft_embed_rows), and the bytes of their rows.
-inline bool is_table_format(int format) { return format >= 0 && format <= kQ4_1; }
+inline bool is_table_format(int format) {
+  return format >= 0 && (format <= kQ4_1 || (kKFormats >> format & 1) != 0);
+}
 int64_t row_bytes(int format, int64_t cols);
 // Wire formats of KV pools of that head size.
 inline bool is_pool_format(uint32_t wire, int64_t head_dim) {

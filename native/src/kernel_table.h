@@ -173,9 +173,9 @@ struct KernelTable {
                 float* weights);
 };
 
-// kt and vt of one page, the scores of one split.
+// Keys and values of one page, the scores of one split, queries as bfloat16.
 static inline int64_t attend_scratch_floats(int64_t rows, int64_t padded_dim) {
-  return 2 * kPageTokens * padded_dim + rows * kSplitKeys;
+  return 2 * kPageTokens * padded_dim + rows * kSplitKeys + rows * padded_dim / 2;
 }
 
 static inline int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }

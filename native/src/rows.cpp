@@ -139,6 +139,40 @@ void embed_q4_1(const uint8_t* p, int64_t cols, float* out) {
   }
 }
 
+// q4_k and q5_k; `high` is where the fifth bits of a block stand, 0: it has none.
+void embed_affine_k(const uint8_t* p, int64_t block_bytes, int64_t high, int64_t cols, float* out) {
+  for (int64_t k = 0; k < cols; k += 256, p += block_bytes) {
+    const float d = half_value(p), least = half_value(p + 2);
+    const uint8_t *six = p + 4, *codes = p + block_bytes - 128;
+    for (int g = 0; g < 8; ++g) {
+      const int low = g % 4, shift = g % 2 * 4;
+      const int scale = g < 4 ? six[low] & 63 : (six[8 + low] & 15) | (six[low] >> 6 << 4);
+      const int minimum =
+          g < 4 ? six[4 + low] & 63 : (six[8 + low] >> 4) | (six[4 + low] >> 6 << 4);
+      const float factor = d * static_cast<float>(scale);
+      const float offset = least * static_cast<float>(minimum);
+      for (int i = 0; i < 32; ++i) {
+        int code = codes[g / 2 * 32 + i] >> shift & 15;
+        if (high != 0) code |= (p[high + i] >> g & 1) << 4;
+        out[k + g * 32 + i] = factor * static_cast<float>(code) - offset;
+      }
+    }
+  }
+}
+
+void embed_q6_k(const uint8_t* p, int64_t cols, float* out) {
+  for (int64_t k = 0; k < cols; k += 256, p += 210) {
+    const float d = half_value(p + 208);
+    for (int i = 0; i < 256; ++i) {
+      const int half = i / 128, quarter = i / 32 % 4;
+      const int four = p[half * 64 + i % 64] >> (quarter / 2 * 4) & 15;
+      const int two = p[128 + half * 32 + i % 32] >> (2 * quarter) & 3;
+      const float factor = d * static_cast<float>(static_cast<int8_t>(p[192 + i / 16]));
+      out[k + i] = static_cast<float>((four | two << 4) - 32) * factor;
+    }
+  }
+}
+
 void embed_row(int format, const uint8_t* p, int64_t cols, float* out) {
   switch (format) {
     case kF32:
@@ -161,8 +195,17 @@ void embed_row(int format, const uint8_t* p, int64_t cols, float* out) {
     case kQ4_0:
       embed_q4_0(p, cols, out);
       break;
-    default:
+    case kQ4_1:
       embed_q4_1(p, cols, out);
+      break;
+    case kQ4K:
+      embed_affine_k(p, 144, 0, cols, out);
+      break;
+    case kQ5K:
+      embed_affine_k(p, 176, 16, cols, out);
+      break;
+    default:
+      embed_q6_k(p, cols, out);
   }
 }
 
@@ -234,7 +277,7 @@ extern "C" ft_status ft_embed_rows(const ft_embed_rows_args* args) {
   job.args = args;
   job.format = format_index(args->format);
   if (!is_table_format(job.format)) return FT_ERR_FORMAT;
-  const int64_t block = job.format >= kQ8_0 ? 32 : 1;
+  const int64_t block = job.format >= kQ8_0 ? group_elements(job.format) : 1;
   if (args->count < 0 || args->cols <= 0 || args->cols % block != 0) return FT_ERR_ARGUMENT;
   if (args->count == 0) return FT_OK;
   if (!args->table || !args->ids || !args->out) return FT_ERR_ARGUMENT;

@@ -84,6 +84,7 @@ FTENGINE = {
     "ftengine.loader.ftw_index": 1,
     "ftengine.loader.stored": 1,
     "ftengine.loader.block_check": 1,
+    "ftengine.loader.cached_file": 1,
     "ftengine.convert": 6,
     "ftengine.calibrate": 6,
     "ftengine.forecast": 6,

@@ -50,6 +50,7 @@ from ftengine.protocol import (
     encode,
     encode_line,
 )
+from ftengine.waiting import wait_for_order
 from tests.fakes.script import FakeScript
 from tests.fakes.vectors import reply_to
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ftman.supervisor.policy_events import EngineSpec
 
 HUGE_LINE_BYTES = 1_000_000_000
+_PROGRAM = (sys.executable, "-S", str(Path(__file__).resolve()))
 
 
 Scripts = FakeScript | Sequence[FakeScript] | Callable[["EngineSpec"], FakeScript]
@@ -68,10 +70,15 @@ class FakeLauncher:
 
     script: Scripts = field(default_factory=FakeScript)
     launched: list[EngineSpec] = field(default_factory=list)
+    waits: bool = False
+    """Whether a process is prepared for the next start."""
+
+    def waiting(self) -> list[str]:
+        return [*_PROGRAM, "wait"] if self.waits else []
 
     def command(self, spec: EngineSpec, address: str, token_file: Path) -> list[str]:
         self.launched.append(spec)
-        argv = [sys.executable, "-S", str(Path(__file__).resolve()), "serve"]
+        argv = [*_PROGRAM, "serve"]
         argv += ["--ftw", str(spec.ftw_path), "--address", address]
         argv += ["--context", str(spec.context_tokens), "--parallel", str(spec.num_parallel)]
         argv += ["--device", spec.device, "--compute", spec.compute]
@@ -514,7 +521,10 @@ def grow(curve: tuple[tuple[float, int], ...]) -> None:
 
 
 def main() -> None:
-    options = _Options.parse(sys.argv[1:])
+    arguments = sys.argv[1:]
+    if arguments == ["wait"]:
+        arguments = wait_for_order(lambda: None)
+    options = _Options.parse(arguments)
     script = FakeScript.from_json(options.fake_script or os.environ.get("FT_FAKE_ENGINE", ""))
     if script.die_at == "start":
         die(script)

@@ -20,6 +20,9 @@ Config = dict[str, Any]
 Named = tuple[str, Array]
 Change = Callable[[str, Array, Config], Iterator[Named]]
 
+GGUF_STEMS = ("blk.", "output_hc_")
+"""Beginnings of names that are those of GGUF files already."""
+
 
 def changed(
     family: str, name: str, values: Array, config: Config, *, older: bool = False
@@ -68,6 +71,14 @@ def _squeezed(name: str, values: Array, _: Config) -> Iterator[Named]:
     yield name, values.squeeze()
 
 
+def _outer_one(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name, values[None]
+
+
+def _as_mlp(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield name.replace("block_sparse_moe", "mlp"), values
+
+
 def _in_groups(key: str) -> Change:
     def change(name: str, values: Array, config: Config) -> Iterator[Named]:
         yield name, values.reshape(config[key], -1)
@@ -78,6 +89,16 @@ def _in_groups(key: str) -> Change:
 def _permuted(name: str, values: Array, config: Config) -> Iterator[Named]:
     key = "num_attention_heads" if "q_proj" in name else "num_key_value_heads"
     yield name, permute(values, config[key])
+
+
+def _named(new: str) -> Change:
+    """A tensor whose name in files the tables do not have. {} stands for the layer."""
+
+    def change(name: str, values: Array, _: Config) -> Iterator[Named]:
+        layer = re.search(r"layers\.(\d+)\.", name)
+        yield new.format(layer[1] if layer else ""), values
+
+    return change
 
 
 def _halves(ending: str, gate: str, up: str) -> Change:
@@ -175,6 +196,7 @@ _LATENT_FAMILIES = (
     "kimi_k2",
     "glm4_moe_lite",
     "glm_moe_dsa",
+    "deepseek_v32",
 )
 _MAMBA2 = (
     (r"A_log$", _rate_column),
@@ -195,7 +217,72 @@ _SHARED_MLP = (
         "mlp.shared_expert.up_proj.weight",
     ),
 )
+_GEMMA4 = (
+    (r"router\.scale$", _named("blk.{}.ffn_gate_inp.scale")),
+    (r"per_expert_scale$", _named("blk.{}.ffn_down_exps.scale")),
+    (r"layer_scalar$", _renamed("scalar", "scalar.weight")),
+    (r"experts\.(gate_up|down)_proj$", _renamed("proj", "proj.weight")),
+)
+_DEEPSEEK4 = {
+    "attn.attn_sink": "attn_sinks",
+    "attn.wq_a.weight": "attn_q_a",
+    "attn.wq_b.weight": "attn_q_b",
+    "attn.q_norm.weight": "attn_q_a_norm",
+    "attn.wkv.weight": "attn_kv",
+    "attn.kv_norm.weight": "attn_kv_norm",
+    "attn.wo_a.weight": "attn_output_a",
+    "attn.wo_b.weight": "attn_output_b",
+    "attn.compressor.ape": "attn_compressor_ape",
+    "attn.compressor.wkv.weight": "attn_compressor_kv",
+    "attn.compressor.wgate.weight": "attn_compressor_gate",
+    "attn.compressor.norm.weight": "attn_compressor_norm",
+    "attn.indexer.wq_b.weight": "indexer.attn_q_b",
+    "attn.indexer.weights_proj.weight": "indexer.proj",
+    "attn.indexer.compressor.ape": "indexer_compressor_ape",
+    "attn.indexer.compressor.wkv.weight": "indexer_compressor_kv",
+    "attn.indexer.compressor.wgate.weight": "indexer_compressor_gate",
+    "attn.indexer.compressor.norm.weight": "indexer_compressor_norm",
+    "attn_norm.weight": "attn_norm",
+    "ffn_norm.weight": "ffn_norm",
+    "ffn.gate.weight": "ffn_gate_inp",
+    "ffn.gate.tid2eid": "ffn_gate_tid2eid",
+    **{
+        f"ffn.shared_experts.{old}.weight": f"ffn_{part}_shexp"
+        for old, part in (("w1", "gate"), ("w2", "down"), ("w3", "up"))
+    },
+    **{f"ffn.experts.{part}_proj.weight": f"ffn_{part}_exps" for part in ("gate", "down", "up")},
+    **{
+        f"hc_{block}_{part}": f"hc_{block}_{part}"
+        for block in ("attn", "ffn")
+        for part in ("fn", "base", "scale")
+    },
+}
+"""Below a layer, without the ending ".weight" of names in files."""
 _CHANGES: dict[str, tuple[tuple[str, Change], ...]] = {
+    "gemma4": _GEMMA4,
+    "gemma4_dense": _GEMMA4,
+    "jamba": ((r"A_log$", _rate), (r"conv1d\.weight$", _squeezed)),
+    "kimi_linear": (
+        *_LATENT,
+        (r"A_log$", _rate),
+        (r"dt_bias$", _renamed("dt_bias", "dt_proj.bias")),
+        (r"[qkv]_conv1d\.weight$", _outer_one),
+        (r"block_sparse_moe\.\w+_proj\.weight$", _as_mlp),
+    ),
+    "deepseek_v4": (
+        *(
+            (rf"^layers\.\d+\.{re.escape(old)}$", _named(f"blk.{{}}.{new}.weight"))
+            for old, new in _DEEPSEEK4.items()
+        ),
+        (r"\.gate\.bias$", _named("blk.{}.exp_probs_b.bias")),
+        *(
+            (rf"^hc_head_{part}$", _named(f"output_hc_{part}.weight"))
+            for part in ("fn", "base", "scale")
+        ),
+        (r"^embed\.weight$", _renamed("embed.weight", "model.embed_tokens.weight")),
+        (r"^norm\.weight$", _renamed("norm.weight", "model.norm.weight")),
+        (r"^head\.weight$", _renamed("head.weight", "lm_head.weight")),
+    ),
     "gemma3": ((r"norm\.weight$", _plus_one),),
     "qwen3_next": _DELTA,
     "qwen3_5": _TILED_DELTA,

@@ -17,10 +17,10 @@ import gguf
 import numpy as np
 
 from ftengine.quant import format_named
-from tests.fakes.gguf_changes import Array, Config, changed
+from tests.fakes.gguf_changes import GGUF_STEMS, Array, Config, changed
 from tests.fakes.tiny_gguf import write_tokenizer_fields
 
-_SOFTMAX, _SIGMOID = 1, 2
+_SOFTMAX, _SIGMOID, _SQRT_SOFTPLUS = 1, 2, 4
 _FLOATS = ("_norm.weight", "conv1d.weight", "ffn_gate_inp.weight", "token_embd.weight")
 """Endings of tensors that converters keep as floats."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight")
@@ -100,20 +100,32 @@ GGUF_FAMILIES = {
     "granitemoeshared": gguf.MODEL_ARCH.GRANITE_MOE,
     "granitemoehybrid": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "mimo_v2_flash": gguf.MODEL_ARCH.MIMO2,
+    "gemma4": gguf.MODEL_ARCH.GEMMA4,
+    "gemma4_dense": gguf.MODEL_ARCH.GEMMA4,
+    "jamba": gguf.MODEL_ARCH.JAMBA,
+    "kimi_linear": gguf.MODEL_ARCH.KIMI_LINEAR,
+    "deepseek_v32": gguf.MODEL_ARCH.GLM_DSA,
+    "deepseek_v4": gguf.MODEL_ARCH.GLM_DSA,
 }
 """Families written here, by the reference package's architecture."""
+_NEWER = {"deepseek_v32": "deepseek32", "deepseek_v4": "deepseek4"}
+"""Architectures that the package does not know yet: the former has the tensors of the one above,
+the latter's stand in gguf_changes.py.
+"""
 
 
 @dataclass(frozen=True)
 class Manner:
     """How a file is written. older: as converters did before; matrices: their format.
 
-    rounded: matrices are written as floats, of the values that the format gives.
+    rounded: matrices are written as floats, of the values that the format gives. experts: as mxfp4,
+    by the reference package's own encoder.
     """
 
     older: bool = False
     matrices: str = "f32"
     rounded: bool = False
+    experts: bool = False
 
 
 PLAIN = Manner()
@@ -125,16 +137,18 @@ def write_family_gguf(family: str, source: Path, path: Path, manner: Manner = PL
 
     config = json.loads((source / "config.json").read_text("utf-8"))
     arch = GGUF_FAMILIES[family]
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(path, _NEWER.get(family, gguf.MODEL_ARCH_NAMES[arch]))
     for key, value in _settings(family, config, manner.older).items():
         _add(writer, f"{writer.arch}.{key}", value)
     write_tokenizer_fields(writer, "glm4" if family == "glm4_moe_lite" else "smollm")
     names = gguf.get_tensor_name_map(arch, _num_layers(config))
     for name, stacked in _stacked(load_file(source / "model.safetensors")).items():
         for known, values in changed(family, name, stacked, config, older=manner.older):
-            found = names.get_name(known, try_suffixes=(".weight", ".bias"))
+            found = known
+            if not known.startswith(GGUF_STEMS):
+                found = names.get_name(known, try_suffixes=(".weight", ".bias"))
             assert found, f"{known} has no name in GGUF"
-            _add_tensor(writer, found, np.ascontiguousarray(values, np.float32), manner)
+            _add_tensor(writer, found, values, manner)
     for name, numbers in _extra_tensors(config).items():
         writer.add_tensor(name, np.asarray(numbers, np.float32))
     writer.write_header_to_file()
@@ -144,9 +158,14 @@ def write_family_gguf(family: str, source: Path, path: Path, manner: Manner = PL
 
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, values: Array, manner: Manner) -> None:
+    values = np.ascontiguousarray(values, np.int32 if values.dtype.kind == "i" else np.float32)
+    if manner.experts and name.endswith("_exps.weight"):
+        kind = gguf.GGMLQuantizationType.MXFP4
+        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        return
     fmt = format_named(manner.matrices)
     whole = values.ndim > 1 and values.shape[-1] % fmt.block_elements == 0
-    if manner == PLAIN or not whole or name.endswith(_FLOATS):
+    if manner.matrices == PLAIN.matrices or not whole or name.endswith(_FLOATS):
         writer.add_tensor(name, values)
         return
     raw = fmt.quantize(values)
@@ -181,7 +200,18 @@ def _stacked(weights: dict[str, Array]) -> dict[str, Array]:
 def _extra_tensors(config: Config) -> dict[str, list[float]]:
     rope = _rope(config)
     kinds = {"long_factor": "rope_factors_long", "short_factor": "rope_factors_short"}
-    return {f"{kinds[key]}.weight": rope[key] for key in kinds if key in rope}
+    found = {f"{kinds[key]}.weight": rope[key] for key in kinds if key in rope}
+    if rope.get("rope_type") == "proportional":
+        size = _full(config)["head_dim"]
+        turning = int(size * rope["partial_rotary_factor"] / 2)
+        found["rope_freqs.weight"] = [1.0] * turning + [1e30] * (size // 2 - turning)
+    return found
+
+
+def _full(config: Config) -> Config:
+    """What Gemma 4 says of its full layers."""
+    found: Config = next(iter(config["per_layer_config"].values()))
+    return found
 
 
 def _rope(config: Config) -> Config:
@@ -198,7 +228,7 @@ def _settings(family: str, config: Config, older: bool) -> Config:
         theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
     partial = rope.get("partial_rotary_factor", 1.0)
     found: Config = {
-        "context_length": config["max_position_embeddings"],
+        "context_length": config.get("max_position_embeddings") or config["model_max_length"],
         "embedding_length": config["hidden_size"],
         "block_count": _num_layers(config),
         "attention.head_count": config["num_attention_heads"],
@@ -383,6 +413,80 @@ def _mimo(config: Config) -> Config:
     }
 
 
+def _gemma4(config: Config) -> Config:
+    full, size = _full(config), config["head_dim"]
+    windows = list(_windows(config))
+    kv_heads = (full["num_key_value_heads"], config["num_key_value_heads"])
+    return {
+        "attention.key_length": full["head_dim"],
+        "attention.value_length": full["head_dim"],
+        "attention.key_length_swa": size,
+        "attention.value_length_swa": size,
+        "attention.head_count_kv": [kv_heads[is_short] for is_short in windows],
+        "attention.sliding_window_pattern": windows,
+        "attention.shared_kv_layers": config["num_kv_shared_layers"],
+        "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+        "rope.dimension_count": full["head_dim"],
+        "rope.dimension_count_swa": size,
+        "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"],
+        "expert_used_count": config["top_k_experts"] or 0,
+    }
+
+
+def _jamba(config: Config) -> Config:
+    every, first = config["attn_layer_period"], config["attn_layer_offset"]
+    return {
+        "attention.head_count_kv": [
+            config["num_key_value_heads"] if layer % every == first else 0
+            for layer in range(config["num_hidden_layers"])
+        ],
+        "ssm.conv_kernel": config["mamba_d_conv"],
+        "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+        "ssm.state_size": config["mamba_d_state"],
+        "ssm.time_step_rank": config["mamba_dt_rank"],
+    }
+
+
+def _kimi_linear(config: Config) -> Config:
+    kinds = config["layer_types"]
+    return {
+        **_latent(config),
+        "attention.head_count_kv": [int(kind == "full_attention") for kind in kinds],
+        "expert_used_count": config["num_experts_per_token"],
+        "kda.head_dim": config["linear_head_dim"],
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+    }
+
+
+_RATIOS = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": 4,
+    "heavily_compressed_attention": 128,
+}
+
+
+def _deepseek4(config: Config) -> Config:
+    count, rope = config["num_hidden_layers"], config["rope_parameters"]
+    limits = [config["swiglu_limit"]] * count
+    return {
+        **_scaling(rope["compress"]),
+        "rope.freq_base": rope["main"]["rope_theta"],
+        "rope.dimension_count": config["qk_rope_head_dim"],
+        "attention.output_group_count": config["o_groups"],
+        "attention.output_lora_rank": config["o_lora_rank"],
+        "attention.compress_ratios": [_RATIOS[kind] for kind in config["layer_types"]],
+        "attention.compress_rope_freq_base": rope["compress"]["rope_theta"],
+        "hyper_connection.count": config["hc_mult"],
+        "hyper_connection.sinkhorn_iterations": config["hc_sinkhorn_iters"],
+        "hyper_connection.epsilon": config["hc_eps"],
+        "hash_layer_count": config["mlp_layer_types"].count("hash_moe"),
+        "expert_gating_func": _SQRT_SOFTPLUS,
+        "swiglu_clamp_exp": limits,
+        "swiglu_clamp_shexp": limits,
+        "embedding_length_out": config["hidden_size"] * config["hc_mult"],
+    }
+
+
 _MORE: dict[str, Callable[[Config], Config]] = {
     "minimax_m2": _gpt_oss,
     "qwen3_next": _delta,
@@ -405,5 +509,11 @@ _MORE: dict[str, Callable[[Config], Config]] = {
     "lfm2_moe": _lfm2,
     "granitemoehybrid": _granite_hybrid,
     "mimo_v2_flash": _mimo,
+    "gemma4": _gemma4,
+    "gemma4_dense": _gemma4,
+    "jamba": _jamba,
+    "kimi_linear": _kimi_linear,
+    "deepseek_v32": _latent,
+    "deepseek_v4": _deepseek4,
 }
 """Settings that are not copied, by family."""

@@ -56,6 +56,7 @@ def test_kernels_are_clean_under_sanitizers(tmp_path: Path) -> None:
         "test_rounding_target",
         "test_int8_activations",
         "test_state_ops",
+        "test_row_copies",
     )
     files = [ROOT / "tests/ftengine/kernels" / f"{name}.py" for name in suites]
     done = subprocess.run(

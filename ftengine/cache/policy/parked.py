@@ -11,7 +11,7 @@ scheduler queues.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -35,6 +35,17 @@ from ftengine.cache.policy.radix import Match, Node, Tokens
 T = TypeVar("T")
 
 
+class Reading(Protocol):
+    """Files that are being read."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody has to wait for them."""
+
+    def cancel(self) -> None:
+        """They are not wanted any more."""
+
+
 class Disk(Protocol):
     """Where files are made. Whatever copies are queued is done before bytes are looked at."""
 
@@ -44,8 +55,16 @@ class Disk(Protocol):
     def write(self, items: Sequence[Kept], rank: int) -> ParkedFile | None:
         """Make the file. None: it could not be written."""
 
-    def read(self, file: ParkedFile, items: Sequence[Kept]) -> list[int] | None:
-        """Numbers below -1 under which the bytes can be copied from now on. None: damaged."""
+    def start(self, wanted: Mapping[ParkedFile, Sequence[Kept]]) -> Reading:
+        """Begin to read, for `read` to be called later."""
+
+    def read(
+        self, file: ParkedFile, items: Sequence[Kept], reading: Reading | None
+    ) -> list[int] | None:
+        """Numbers below -1 under which the bytes can be copied from now on. None: damaged.
+
+        What is in `reading` is waited for, the rest is read now.
+        """
 
     def remove(self, file: ParkedFile) -> None:
         """Delete the file."""
@@ -73,6 +92,15 @@ class Found:
     state: tuple[Kept, int] | None = None
 
 
+@dataclass(frozen=True)
+class _Way:
+    """As Found, wherever the bytes are."""
+
+    num_tokens: int
+    pages: list[Kept]
+    state: Kept | None
+
+
 class ParkedTexts:
     """All that is parked of one model. stateful: a text is of use only up to a state.
 
@@ -80,7 +108,7 @@ class ParkedTexts:
     """
 
     def __init__(self, limits: ParkLimits, stateful: bool, disk: Disk | None = None) -> None:
-        self._limits = limits
+        self.limits = limits
         self._stateful = stateful
         self._disk = disk
         self._pages = Rows(limits.page_rows)
@@ -103,13 +131,22 @@ class ParkedTexts:
         """States in host memory."""
         return len(self._states.used)
 
-    def never_used(self) -> tuple[int, int]:
-        """From which row on nothing was ever parked: of pages, of states."""
-        return self._pages.never_used, self._states.never_used
+    def has_page(self, node: Node) -> bool:
+        """Whether a page of the device is in host memory too."""
+        spot: ParkedNode | None = node.parked
+        return bool(spot and not spot.gone and spot.page and spot.page.row >= 0)
+
+    def has_state(self, node: Node, tail: Tokens) -> bool:
+        """The same of the state after `tail` behind a node."""
+        spot: ParkedNode | None = node.parked
+        kept = None if spot is None or spot.gone else spot.states.get(tail)
+        return kept is not None and kept.row >= 0
 
     def page_evicted(self, node: Node) -> int | None:
         """The device gives up a page. Returns the row to copy it to; None: nothing to copy."""
-        spot = self._spot(node)
+        spot: ParkedNode | None = node.parked
+        if spot is None or spot.gone:
+            spot = self._spot(node)
         if spot.page is not None and spot.page.row >= 0:
             self._pages.touch(spot.page)
             return None
@@ -138,22 +175,32 @@ class ParkedTexts:
         self._states.put(kept)
         return kept.row
 
-    def find(self, salt: str, tokens: Tokens, match: Match) -> Found | None:
+    def begin_reading(self, salt: str, tokens: Tokens, match: Match) -> Reading | None:
+        """Begin to read what `find` would have to read. None: nothing."""
+        way = self._find(salt, tokens, match)
+        wanted = {} if way is None else _in_files((*way.pages, *_one(way.state)))
+        return self._disk.start(wanted) if wanted and self._disk is not None else None
+
+    def find(
+        self, salt: str, tokens: Tokens, match: Match, reading: Reading | None = None
+    ) -> Found | None:
         """The deepest point of a text beyond the device's match that parked bytes lead to.
 
-        match: what the device has of the same tokens. What lies in files only is read; what turns
-        out to be damaged is forgotten. Rows that are found stay as they are until `let_go`.
+        match: what the device has of the same tokens. What lies in files only is read, as far as it
+        is not in `reading`; what turns out to be damaged is forgotten. Rows that are found stay as
+        they are until `let_go`.
         """
         while True:
-            found = self._find(salt, tokens, match)
-            if found is None:
+            way = self._find(salt, tokens, match)
+            if way is None:
                 return None
-            read = self._read((*found.pages, *_one(found.state)))
-            if read is not None:
-                self._held = set(read)
-                pages = tuple((kept, read[kept]) for kept, _ in found.pages)
-                state = None if found.state is None else (found.state[0], read[found.state[0]])
-                return Found(found.num_tokens, pages, state)
+            items = (*way.pages, *_one(way.state))
+            rows = self._read(items, reading)
+            if rows is not None:
+                self._held = set(items)
+                pages = tuple(zip(way.pages, rows, strict=False))
+                state = None if way.state is None else (way.state, rows[-1])
+                return Found(way.num_tokens, pages, state)
 
     @property
     def is_holding(self) -> bool:
@@ -213,7 +260,7 @@ class ParkedTexts:
         self.file_bytes += file.num_bytes
         if not file.kept:
             self._drop_file(file)
-        while self.file_bytes > self._limits.file_bytes:
+        while self.file_bytes > self.limits.file_bytes:
             self._drop_file(next(iter(self._files)))
 
     def check_integrity(self) -> None:
@@ -237,15 +284,15 @@ class ParkedTexts:
         assert {kept for file in self._files for kept in file.kept} <= seen
         assert all(file.kept for file in self._files), "a file of no use stays"
         assert self.file_bytes == sum(file.num_bytes for file in self._files)
-        assert self.file_bytes <= max(self._limits.file_bytes, 0)
+        assert self.file_bytes <= max(self.limits.file_bytes, 0)
 
-    def _find(self, salt: str, tokens: Tokens, match: Match) -> Found | None:
+    def _find(self, salt: str, tokens: Tokens, match: Match) -> _Way | None:
         root = self._roots.get(salt)
         if root is None:
             return None
         whole = match.num_whole
         way = walk(root, tokens, whole)
-        pages = [node.page for node in way if node.page is not None and node.depth > whole]
+        pages = [node.page for node in way[whole // PAGE_TOKENS + 1 :] if node.page is not None]
         num_tokens = way[-1].depth if pages else match.num_known
         if way[-1].depth >= whole:
             child, common = longest(way[-1], tokens[way[-1].depth :])
@@ -260,31 +307,26 @@ class ParkedTexts:
             num_tokens = state.end
             if num_tokens <= match.num_known:
                 pages = []
-            pages = [page for page in pages if page.start < num_tokens]
+            while pages and pages[-1].start >= num_tokens:
+                pages.pop()
         if num_tokens <= match.num_tokens:
             return None
-        at = None if state is None else (state, state.row)
-        return Found(num_tokens, tuple((page, page.row) for page in pages), at)
+        return _Way(num_tokens, pages, state)
 
-    def _read(self, items: Sequence[tuple[Kept, int]]) -> dict[Kept, int] | None:
-        """Where the bytes of all of them are, those in files read. None: one was damaged."""
-        places = dict(items)
-        in_files: dict[ParkedFile, list[Kept]] = {}
-        for kept, row in items:
-            if row < 0:
-                assert kept.file is not None, "kept nowhere"
-                in_files.setdefault(kept.file, []).append(kept)
-        for file, wanted in in_files.items():
+    def _read(self, items: Sequence[Kept], reading: Reading | None) -> list[int] | None:
+        """Where the bytes of each are, those in files read. None: one was damaged."""
+        places: dict[Kept, int] = {}
+        for file, wanted in _in_files(items).items():
             assert self._disk is not None
-            numbers = self._disk.read(file, wanted)
+            numbers = self._disk.read(file, wanted, reading)
             if numbers is None:
                 self._drop_file(file)
                 return None
             self._files.move_to_end(file)
             places.update(zip(wanted, numbers, strict=True))
-        for kept, _ in reversed(items):  # so that what stands on a page is always older than it
+        for kept in reversed(items):  # so that what stands on a page is always older than it
             self._rows(kept).touch(kept)
-        return places
+        return [kept.row if kept.row >= 0 else places[kept] for kept in items]
 
     def _make_room(self, rows: Rows) -> bool:
         """Whether a row is free, at need after the one unused longest was given up."""
@@ -308,12 +350,12 @@ class ParkedTexts:
         if self._disk is None:
             return False
         size = self._disk.size(items)
-        while self._files and self.file_bytes + size > self._limits.file_bytes:
+        while self._files and self.file_bytes + size > self.limits.file_bytes:
             oldest = next(iter(self._files))
             if may_go is not None and oldest not in may_go:
                 return False
             self._drop_file(oldest)
-        fits = self.file_bytes + size <= self._limits.file_bytes
+        fits = self.file_bytes + size <= self.limits.file_bytes
         file = self._disk.write(items, rank) if fits else None
         if file is None:
             return False
@@ -402,6 +444,16 @@ class ParkedTexts:
             else:
                 del at.parent.children[at.tokens]
             at = at.parent
+
+
+def _in_files(items: Sequence[Kept]) -> dict[ParkedFile, list[Kept]]:
+    """Those that lie in files only."""
+    found: dict[ParkedFile, list[Kept]] = {}
+    for kept in items:
+        if kept.row < 0:
+            assert kept.file is not None, "kept nowhere"
+            found.setdefault(kept.file, []).append(kept)
+    return found
 
 
 def _one(item: T | None) -> tuple[T, ...]:

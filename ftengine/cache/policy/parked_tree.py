@@ -12,7 +12,7 @@ from ftengine.cache.policy.pages import PAGE_TOKENS
 from ftengine.cache.policy.radix import Tokens
 
 FILE_PAGES = 64
-"""Most pages in one file: little enough to be written or read in one go between steps."""
+"""Most pages in one file: little enough to be written in one go between steps."""
 
 
 class ParkedNode:
@@ -83,12 +83,10 @@ class Rows:
     def __init__(self, count: int) -> None:
         self.count = count
         self.free = list(range(count - 1, -1, -1))
-        self.never_used = 0
         self.used: OrderedDict[Kept, None] = OrderedDict()
 
     def put(self, kept: Kept) -> None:
         kept.row = self.free.pop()
-        self.never_used = max(self.never_used, kept.row + 1)
         self.used[kept] = None
 
     def give_up(self, kept: Kept) -> None:
@@ -105,12 +103,13 @@ class Rows:
 def walk(root: ParkedNode, tokens: Tokens, whole: int) -> list[ParkedNode]:
     """Places along a text, the root first, as long as the device or a parked page has them."""
     way = [root]
-    while way[-1].depth + PAGE_TOKENS <= len(tokens):
-        node = way[-1]
-        child = node.children.get(tokens[node.depth : node.depth + PAGE_TOKENS])
-        if child is None or (child.depth > whole and child.page is None):
+    node, at = root, 0
+    while (end := at + PAGE_TOKENS) <= len(tokens):
+        child = node.children.get(tokens[at:end])
+        if child is None or (end > whole and child.page is None):
             break
         way.append(child)
+        node, at = child, end
     return way
 
 

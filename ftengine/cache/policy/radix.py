@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from ftengine.cache.policy.pages import PAGE_TOKENS, PageAllocator
@@ -124,10 +125,15 @@ class RadixTree:
         """Checkpoints in the tree."""
         return len(self._states)
 
-    def acquire(self, salt: str, tokens: Sequence[int], limit: int) -> Match:
-        """Find the deepest point within the first `limit` tokens, and pin the way to it."""
+    def acquire(
+        self, salt: str, tokens: Sequence[int], limit: int, known: Node | None = None
+    ) -> Match:
+        """Find the deepest point within the first `limit` tokens, and pin the way to it.
+
+        known: a page on this way, or behind one on it.
+        """
         root = self._root(salt)
-        whole = _whole_pages(root, tokens, limit)
+        whole = _whole_pages(_last_shared(known, tokens[:limit]) or root, tokens, limit)
         child, common = _longest(whole, tokens[whole.depth : limit])
         match = Match(whole, whole.depth + common, child.page if child else -1)
         if self._stateful:
@@ -175,6 +181,23 @@ class RadixTree:
             self._remove(own_tail)
         return node
 
+    def graft(self, lease: Node, pages: Sequence[tuple[Tokens, int, Any]]) -> Node:
+        """Put pages behind the last whole one that is cached of a text, and pin them.
+
+        pages: tokens, page, and where it is parked. The caller's reference of each becomes the
+        tree's. Returns the new lease; it takes the old one's place.
+        """
+        node = lease
+        for tokens, page, parked in pages:
+            assert tokens not in node.children, "a page is cached already"
+            child = node.children[tokens] = Node(node, tokens, page, node.salt)
+            child.pins, child.parked = 1, parked
+            if node is lease:
+                self._drop_shorter(child)
+            node = child
+        self._num_nodes += len(pages)
+        return node
+
     def attach(self, lease: Node, tokens: Sequence[int], slot: int) -> bool:
         """Keep the checkpoint in `slot`, taken after `tokens`, which lie on the way to the lease.
 
@@ -214,14 +237,24 @@ class RadixTree:
 
     def evict(self, count: int) -> int:
         """Free up to `count` pages, those unused longest. Returns how many."""
-        freed = 0
-        while freed < count and self._idle:
-            node = next(iter(self._idle))
+        pages: list[int] = []
+        while len(pages) < count and self._idle:
+            node, _ = self._idle.popitem(last=False)
             self._tell_eviction(node)
-            self._remove(node)
-            freed += 1
-        self.evicted_pages += freed
-        return freed
+            pages.append(node.page)
+            self._detach(node)
+        self._pages.release(pages)
+        self.evicted_pages += len(pages)
+        return len(pages)
+
+    def next_evicted(self, count: int) -> list[Node]:
+        """Pages that evicting `count` would free."""
+        return list(islice(self._idle, max(count, 0)))
+
+    def next_dropped(self, count: int) -> list[tuple[Node, Tokens, int]]:
+        """Checkpoints that taking `count` slots would drop: node, tail, slot."""
+        first = islice(self._states, max(count - len(self._free_slots), 0))
+        return [(node, tail, node.states[tail]) for node, tail in first]
 
     def forget(self) -> None:
         """Drop all that nobody uses, and tell nobody."""
@@ -299,7 +332,9 @@ class RadixTree:
     def _pin(self, node: Node) -> None:
         at: Node | None = node
         while at is not None:
-            self._pin_one(at)
+            if at.pins == 0:
+                self._idle.pop(at, None)
+            at.pins += 1
             at = at.parent
 
     def _pin_one(self, node: Node) -> None:
@@ -332,23 +367,29 @@ class RadixTree:
         if self.evictions is None:
             return
         assert node.parent is not None
-        for tail, slot in node.parent.states.items():
-            if node.tokens[: len(tail)] == tail:
-                self.evictions.state(node.parent, tail, slot)
+        if node.parent.states:
+            for tail, slot in node.parent.states.items():
+                if node.tokens[: len(tail)] == tail:
+                    self.evictions.state(node.parent, tail, slot)
         self.evictions.page(node)
 
     def _remove(self, node: Node) -> None:
+        self._idle.pop(node, None)
+        self._detach(node)
+        self._pages.release((node.page,))
+
+    def _detach(self, node: Node) -> None:
+        """Take it out; its page is still held."""
         parent = node.parent
         assert parent is not None
         assert not node.children
         del parent.children[node.tokens]
-        self._idle.pop(node, None)
-        self._pages.release((node.page,))
         self._num_nodes -= 1
-        for tail in list(parent.states):
+        for tail in tuple(parent.states) if parent.states else ():
             if node.tokens[: len(tail)] == tail and not _covers(parent, tail, None):
                 self._drop_state(parent, tail)
-        self._forget_root(parent)
+        if parent.parent is None:
+            self._forget_root(parent)
 
     def _drop_state(self, node: Node, tail: Tokens) -> None:
         del self._states[node, tail]
@@ -358,6 +399,14 @@ class RadixTree:
         unused = node.parent is None and not node.children and not node.pins
         if unused and self._roots.get(node.salt) is node:
             del self._roots[node.salt]
+
+
+def _last_shared(node: Node | None, tokens: Sequence[int]) -> Node | None:
+    """It, or the one before where it holds less than a page or anything but these tokens."""
+    if node is None or len(node.tokens) < PAGE_TOKENS:
+        return None if node is None else node.parent
+    start = node.depth - PAGE_TOKENS
+    return node if tuple(tokens[start : node.depth]) == node.tokens else node.parent
 
 
 def _whole_pages(root: Node, tokens: Sequence[int], limit: int) -> Node:

@@ -55,11 +55,12 @@ class GgufKey:
     name: "outer.inner" is a setting inside an object, which is left alone where there is none.
     source: the key below "<arch>.", or several parted by "|", of which the first that is there
     counts; "" = every such file means `default`. default None: the key may be absent, and
-    config.json then is without it too. kind: "size", "count" (0 too), "number", "flag", "tensor"
-    (whether the file has a tensor called `source`), "factors" (the numbers of that tensor),
-    "ignored" (such files have it, and it means nothing), or "kinds": a kind for each layer, the
-    first in `kinds` whose key is not 0 there or whose tensor "blk.{layer}..." is there;
-    ("kind", "") always holds.
+    config.json then is without it too. kind: "size", "count" (0 too), "number", "flag", "list" (of
+    whole numbers), "tensor" (whether the file has a tensor called `source`, with "{layer}" in its
+    name: in any layer), "missing" (whether a layer is without that tensor), "factors" (the numbers
+    of that tensor), "share" (which part of them is 1), "ignored" (such files have it, and it means
+    nothing), or "kinds": a kind for each layer, the first in `kinds` whose key is not 0 there or
+    whose tensor "blk.{layer}..." is there; ("kind", "") always holds.
 
     What is read is multiplied by `times`, divided by the setting `over` and lessened by `less`.
     where: of a list with an entry for each layer, that of the first layer where another list says
@@ -83,6 +84,13 @@ GGUF_LAYOUT = GgufKey("gguf_layout", "", "flag", True)
 """Weights are as llama.cpp's converter leaves them: norms with 1 + w hold the sum, decays are
 -exp(A_log), gate and up of shared experts stand apart, value heads of Gated DeltaNet run in turns.
 """
+MLP_KINDS_KEY = GgufKey(
+    "mlp_layer_types",
+    "",
+    "kinds",
+    kinds=(("sparse", "blk.{layer}.ffn_gate_inp.weight"), ("dense", "")),
+)
+"""Layers have experts where they have a router."""
 ROTATED_KEY = GgufKey(
     "partial_rotary_factor", "rope.dimension_count", "number", over="attention.key_length"
 )

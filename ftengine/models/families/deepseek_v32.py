@@ -8,6 +8,8 @@ from typing import Any
 
 from ftengine.models.families.base import Config, Family, read_model
 from ftengine.models.families.latent import (
+    INDEX_GGUF_KEYS,
+    LATENT_GGUF_KEYS,
     drafting_notes,
     hf_latent_rules,
     read_latent,
@@ -15,6 +17,7 @@ from ftengine.models.families.latent import (
     read_router,
     stack,
 )
+from ftengine.models.families.names import gguf_latent
 from ftengine.models.spec import IndexerSpec, ModelConfig
 
 
@@ -46,8 +49,9 @@ FAMILY = Family(
     name="deepseek_v32",
     architectures=("DeepseekV32ForCausalLM",),
     model_types=("deepseek_v32",),
-    gguf_archs=(),
-    gguf_name="deepseek32",
+    gguf_archs=("deepseek32",),
     read_config=read_config,
     weights=hf_latent_rules(),
+    gguf_weights=gguf_latent(),
+    gguf_keys=(*LATENT_GGUF_KEYS, *INDEX_GGUF_KEYS),
 )

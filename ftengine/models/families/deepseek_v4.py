@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_model
-from ftengine.models.families.latent import drafting_notes
+from ftengine.models.families.base import Config, Family, GgufKey, read_model
+from ftengine.models.families.latent import INDEX_GGUF_KEYS, drafting_notes
+from ftengine.models.families.names import gguf_layer, gguf_rules, gguf_shared
 from ftengine.models.spec import (
     Activation,
     CompressedSpec,
@@ -35,6 +36,8 @@ _WINDOW, _CHOSEN, _HEAVY = (
 _BY_RATIO = {0: _WINDOW, 4: _CHOSEN, 128: _HEAVY}
 _RATIOS = {_CHOSEN: 4, _HEAVY: 128}
 _HASHED, _ROUTED = "hash_moe", "moe"
+_SQRT_SOFTPLUS = 4
+"""How GGUF files number this family's scores."""
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -230,12 +233,66 @@ def _rules() -> tuple[Rule, ...]:
     return tuple(dict.fromkeys(rules))
 
 
+def _gguf_rules() -> tuple[Rule, ...]:
+    attention = (
+        ("attn_q_a", "q_a"),
+        ("attn_q_a_norm", "q_a_norm"),
+        ("attn_q_b", "q_b"),
+        ("attn_kv", "kv"),
+        ("attn_kv_norm", "kv_norm"),
+        ("attn_sinks", "sinks"),
+        ("attn_output_a", "o_a"),
+        ("attn_output_b", "o_b"),
+        ("attn_compressor_kv", "entry_kv"),
+        ("attn_compressor_gate", "entry_gate"),
+        ("attn_compressor_ape", "entry_place"),
+        ("attn_compressor_norm", "entry_norm"),
+        ("indexer_compressor_kv", "index_kv"),
+        ("indexer_compressor_gate", "index_gate"),
+        ("indexer_compressor_ape", "index_place"),
+        ("indexer_compressor_norm", "index_norm"),
+        ("indexer.attn_q_b", "index_q"),
+        ("indexer.proj", "index_weights"),
+    )
+    parts = ("fn", "base", "scale")
+    streams = ((f"hc_{b}_{p}.weight", f"{b}_hc.{p}") for b in ("attn", "ffn") for p in parts)
+    return (
+        *(Rule(f"output_hc_{part}.weight", f"hc_head.{part}") for part in parts),
+        *gguf_layer(*((f"{name}.weight", f"csa.{ours}") for name, ours in attention)),
+        *gguf_layer(*streams, ("ffn_gate_tid2eid.weight", "router.table")),
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+    )
+
+
 FAMILY = Family(
     name="deepseek_v4",
     architectures=("DeepseekV4ForCausalLM",),
     model_types=("deepseek_v4",),
-    gguf_archs=(),
-    gguf_name="deepseek4",
+    gguf_archs=("deepseek4",),
     read_config=read_config,
     weights=_rules(),
+    gguf_weights=_gguf_rules(),
+    gguf_keys=(
+        *INDEX_GGUF_KEYS,
+        GgufKey("qk_rope_head_dim", "rope.dimension_count"),
+        GgufKey("q_lora_rank", "attention.q_lora_rank"),
+        GgufKey("sliding_window", "attention.sliding_window"),
+        GgufKey("o_groups", "attention.output_group_count"),
+        GgufKey("o_lora_rank", "attention.output_lora_rank"),
+        GgufKey("compress_ratios", "attention.compress_ratios", "list"),
+        GgufKey("compress_rope_theta", "attention.compress_rope_freq_base", "number"),
+        GgufKey("hc_mult", "hyper_connection.count"),
+        GgufKey("hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations"),
+        GgufKey("hc_eps", "hyper_connection.epsilon", "number"),
+        GgufKey("num_hash_layers", "hash_layer_count", "count"),
+        GgufKey("n_routed_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey("n_shared_experts", "expert_shared_count"),
+        GgufKey("moe_intermediate_size", "expert_feed_forward_length"),
+        GgufKey("routed_scaling_factor", "expert_weights_scale", "number"),
+        GgufKey("norm_topk_prob", "expert_weights_norm", "flag"),
+        GgufKey("swiglu_limit", "swiglu_clamp_exp", "number"),
+    ),
+    gguf_only=(("expert_gating_func", (_SQRT_SOFTPLUS,)),),
 )

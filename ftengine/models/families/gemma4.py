@@ -11,8 +11,24 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model, text_config
-from ftengine.models.families.names import LAYER, hf_dense_mlp, hf_rules, layer_rules, wrapped
+from ftengine.models.families.base import (
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+    text_config,
+)
+from ftengine.models.families.names import (
+    LAYER,
+    gguf_layer,
+    gguf_rules,
+    hf_dense_mlp,
+    hf_rules,
+    layer_rules,
+    wrapped,
+)
+from ftengine.models.families.windowed import PATTERN, WINDOW_KEYS
 from ftengine.models.spec import (
     AttentionSpec,
     FeedForwardSpec,
@@ -113,9 +129,14 @@ def _rope(config: Config, kind: str, head_dim: int) -> RopeSpec:
     both = config.values.get("rope_parameters")
     found = both.get(kind) if isinstance(both, dict) else None
     if not isinstance(found, dict):
-        found = {"rope_theta": 1e4}
+        found = {"rope_theta": config.number("rope_local_base_freq", 1e4)}
         if kind == _FULL:
-            found = {"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25}
+            partial = config.number("partial_rotary_factor", 0.25)
+            found = {
+                "rope_theta": config.number("rope_theta", 1e6),
+                "rope_type": "proportional",
+                "partial_rotary_factor": partial,
+            }
     if found.get("rope_type") != "proportional":
         return config.rope_of(found, head_dim, 1e4)
     numbers = Config(found)
@@ -162,8 +183,7 @@ FAMILY = Family(
     name="gemma4",
     architectures=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
     model_types=("gemma4_text", "gemma4"),
-    gguf_archs=(),
-    gguf_name="gemma4",
+    gguf_archs=("gemma4",),
     read_config=read_config,
     weights=wrapped(
         hf_rules(
@@ -177,5 +197,36 @@ FAMILY = Family(
             ),
             norms=_NORMS,
         )
+    ),
+    gguf_weights=(
+        *gguf_layer(
+            ("post_attention_norm.weight", "attn_post_norm"),
+            ("post_ffw_norm_1.weight", "ffn_post_norm_1"),
+            ("pre_ffw_norm_2.weight", "ffn_norm_2"),
+            ("post_ffw_norm_2.weight", "ffn_post_norm_2"),
+            ("post_ffw_norm.weight", "ffn_post_norm"),
+            ("ffn_gate_inp.scale", "router.norm"),
+            ("ffn_down_exps.scale", "router.expert_scale"),
+            ("layer_output_scale.weight", "scale"),
+        ),
+        *gguf_rules(experts=True),
+    ),
+    gguf_keys=(
+        *WINDOW_KEYS,
+        GgufKey("head_dim", "attention.key_length_swa"),
+        GgufKey("global_head_dim", "attention.key_length"),
+        GgufKey("num_key_value_heads", "attention.head_count_kv", where=(PATTERN, True)),
+        GgufKey("num_global_key_value_heads", "attention.head_count_kv", where=(PATTERN, False)),
+        GgufKey("attention_k_eq_v", "blk.{layer}.attn_v.weight", "missing"),
+        GgufKey("partial_rotary_factor", "rope_freqs.weight", "share"),
+        GgufKey("rope_local_base_freq", "rope.freq_base_swa", "number"),
+        GgufKey("", "rope.dimension_count", "ignored"),
+        GgufKey("enable_moe_block", "blk.{layer}.ffn_gate_inp.weight", "tensor"),
+        GgufKey("num_experts", "expert_count", "count"),
+        GgufKey("top_k_experts", "expert_used_count", "count"),
+        GgufKey("moe_intermediate_size", "expert_feed_forward_length", "count"),
+        GgufKey("final_logit_softcapping", "final_logit_softcapping", "number"),
+        GgufKey("hidden_size_per_layer_input", "embedding_length_per_layer_input", "count"),
+        GgufKey("num_kv_shared_layers", "attention.shared_kv_layers", "count"),
     ),
 )

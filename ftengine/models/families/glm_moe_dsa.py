@@ -10,6 +10,7 @@ from ftengine.errors import LoadError
 from ftengine.models.families.base import Config, Family, GgufKey, read_model
 from ftengine.models.families.deepseek_v32 import read_indexer
 from ftengine.models.families.latent import (
+    INDEX_GGUF_KEYS,
     LATENT_GGUF_KEYS,
     drafting_notes,
     hf_latent_rules,
@@ -74,9 +75,7 @@ FAMILY = Family(
     gguf_weights=gguf_latent(),
     gguf_keys=(
         *LATENT_GGUF_KEYS,
-        GgufKey("index_n_heads", "attention.indexer.head_count"),
-        GgufKey("index_head_dim", "attention.indexer.key_length"),
-        GgufKey("index_topk", "attention.indexer.top_k"),
+        *INDEX_GGUF_KEYS,
         GgufKey("indexer_types", _TYPES, "kinds", kinds=((_FULL, _TYPES), (_SHARED, ""))),
         # files from before that setting: 5.2 alone shares indexers, and has the long context
         GgufKey("index_topk_freq", "", default=4, only=("context_length", 1 << 20)),

@@ -7,9 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_model
-from ftengine.models.families.latent import hf_latent, read_latent, stack
+from ftengine.models.families.base import (
+    GGUF_LAYOUT,
+    Config,
+    Family,
+    GgufKey,
+    gguf_layout,
+    read_model,
+)
+from ftengine.models.families.latent import LATENT_GGUF_KEYS, hf_latent, read_latent, stack
 from ftengine.models.families.names import (
+    gguf_latent,
+    gguf_layer,
     hf_dense_mlp,
     hf_experts,
     hf_rules,
@@ -40,6 +49,7 @@ def _mixers(config: Config) -> tuple[MixerSpec, ...]:
         dim,
         own.size("linear_conv_kernel_dim", default=4),
         rank=dim,
+        rates=gguf_layout(config),
     )
     latent = read_latent(config)
     latent = replace(latent, rope=None, scale=latent.head_dim**-0.5)
@@ -114,12 +124,25 @@ def hf_kda(prefix: str, out: str) -> tuple[Rule, ...]:
     return (*rules, *(rule for rule in kept if rule.target != "layers.{layer}.mla.o"))
 
 
+def _gguf_rules() -> tuple[Rule, ...]:
+    """q, k, v and o of delta attention have the names of attention."""
+    either = [("attn_q", "kda.q|layers.{layer}.mla.q"), ("attn_k", "kda.k"), ("attn_v", "kda.v")]
+    either.append(("attn_output", "kda.o|layers.{layer}.mla.o"))
+    either += [(f"ssm_conv1d_{name}", f"kda.{name}_conv") for name in "qkv"]
+    either += [(f"ssm_{name}_{half}", f"kda.{name}_{half}") for name in "fg" for half in "ab"]
+    either += [("ssm_beta", "kda.b"), ("ssm_norm", "kda.norm")]
+    own = [(f"{name}.weight", ours) for name, ours in either]
+    return (
+        *gguf_layer(*own, ("ssm_a", "kda.rate"), ("ssm_dt.bias", "kda.dt_bias")),
+        *gguf_latent(),
+    )
+
+
 FAMILY = Family(
     name="kimi_linear",
     architectures=("KimiLinearForCausalLM",),
     model_types=("kimi_linear",),
-    gguf_archs=(),
-    gguf_name="kimi-linear",
+    gguf_archs=("kimi-linear",),
     read_config=read_config,
     weights=hf_rules(
         *hf_experts("block_sparse_moe", "w1", "w3", "w2"),
@@ -128,5 +151,23 @@ FAMILY = Family(
         *hf_dense_mlp(),
         *hf_dense_mlp("block_sparse_moe"),
         attention=hf_kda("self_attn", "o_proj"),
+    ),
+    gguf_weights=_gguf_rules(),
+    gguf_keys=(
+        GGUF_LAYOUT,
+        *LATENT_GGUF_KEYS,
+        GgufKey("num_experts", "expert_count"),
+        GgufKey("num_experts_per_token", "expert_used_count"),
+        GgufKey("num_shared_experts", "expert_shared_count", "count", 0),
+        GgufKey("num_expert_group", "expert_group_count", "count", 1),
+        GgufKey("linear_num_heads", "attention.head_count"),
+        GgufKey("linear_head_dim", "kda.head_dim"),
+        GgufKey("linear_conv_kernel_dim", "ssm.conv_kernel"),
+        GgufKey(
+            "layer_types",
+            "",
+            "kinds",
+            kinds=((FULL, "attention.head_count_kv"), (LINEAR, "")),
+        ),
     ),
 )

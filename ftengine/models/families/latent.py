@@ -39,11 +39,17 @@ LATENT_GGUF_KEYS = (
     GgufKey(
         "rope_scaling.mscale_all_dim", "rope.scaling.yarn_log_multiplier", "number", times=10.0
     ),
-    GgufKey(_APART, "blk.0.attn_k_b.weight", "tensor"),
+    GgufKey(_APART, "blk.{layer}.attn_k_b.weight", "tensor"),
 )
 """Settings of GGUF files with latent attention. Files hold keys and values of the latents apart
 since 2025; those before hold them as checkpoints do.
 """
+
+INDEX_GGUF_KEYS = (
+    GgufKey("index_n_heads", "attention.indexer.head_count"),
+    GgufKey("index_head_dim", "attention.indexer.key_length"),
+    GgufKey("index_topk", "attention.indexer.top_k"),
+)
 
 
 def read_latent(config: Config) -> LatentSpec:

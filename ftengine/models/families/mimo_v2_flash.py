@@ -8,6 +8,7 @@ from typing import Any
 
 from ftengine.errors import LoadError
 from ftengine.models.families.base import (
+    MLP_KINDS_KEY,
     ROTATED_KEY,
     ROUTED_KEYS,
     Config,
@@ -24,7 +25,7 @@ from ftengine.models.families.names import (
     hf_rules,
     layer_rules,
 )
-from ftengine.models.families.windowed import KINDS_KEY
+from ftengine.models.families.windowed import KINDS_KEY, PATTERN
 from ftengine.models.spec import AttentionSpec, ModelConfig, RopeSpec, ValueSpec
 
 _WINDOWED, _FULL = "sliding_attention", "full_attention"
@@ -122,8 +123,6 @@ def _with_dense(config: Config) -> Config:
     return Config({**config.values, "mlp_layer_types": kinds, "moe_layer_freq": None})
 
 
-_PATTERN = "attention.sliding_window_pattern"
-
 FAMILY = Family(
     name="mimo_v2_flash",
     architectures=("MiMoV2FlashForCausalLM",),
@@ -144,16 +143,11 @@ FAMILY = Family(
         ROTATED_KEY,
         KINDS_KEY,
         GgufKey("sliding_window_size", "attention.sliding_window"),
-        GgufKey("num_key_value_heads", "attention.head_count_kv", where=(_PATTERN, False)),
-        GgufKey("swa_num_key_value_heads", "attention.head_count_kv", where=(_PATTERN, True)),
+        GgufKey("num_key_value_heads", "attention.head_count_kv", where=(PATTERN, False)),
+        GgufKey("swa_num_key_value_heads", "attention.head_count_kv", where=(PATTERN, True)),
         GgufKey("v_head_dim", "attention.value_length"),
         GgufKey("attention_value_scale", "attention.value_scale", "number", 1.0),
         GgufKey("swa_rope_theta", "rope.freq_base_swa", "number"),
-        GgufKey(
-            "mlp_layer_types",
-            "",
-            "kinds",
-            kinds=(("sparse", "blk.{layer}.ffn_gate_inp.weight"), ("dense", "")),
-        ),
+        MLP_KINDS_KEY,
     ),
 )

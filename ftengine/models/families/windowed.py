@@ -8,9 +8,9 @@ from ftengine.models.families.base import Config, GgufKey
 from ftengine.models.spec import AttentionSpec, MlpSpec
 
 WINDOWED, FULL = "sliding_attention", "full_attention"
-_PATTERN = "attention.sliding_window_pattern"
+PATTERN = "attention.sliding_window_pattern"
 
-KINDS_KEY = GgufKey("layer_types", _PATTERN, "kinds", kinds=((WINDOWED, _PATTERN), (FULL, "")))
+KINDS_KEY = GgufKey("layer_types", PATTERN, "kinds", kinds=((WINDOWED, PATTERN), (FULL, "")))
 WINDOW_KEYS = (GgufKey("sliding_window", "attention.sliding_window"), KINDS_KEY)
 """Where GGUF files say which layers have windows."""
 

@@ -32,8 +32,8 @@ class CallSyntax:
     parse: Callable[[Run, str], Steps]
     closes: tuple[str, ...] = ()
     grammar: Callable[[CallGrammar], str] | None = None
-    bare: str = ""
-    """What a call without any mark begins with; it is one only where the reply begins so."""
+    bare: tuple[str, ...] = ()
+    """What calls without any mark begin with; they are calls only where the reply begins so."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,9 @@ class ChatFormat:
     """One way of writing reasoning and calls.
 
     visible: special tokens whose text the parser must see. signs: a template is of this format
-    when it holds all texts of one group. parse: reads a whole reply, None = flow.marked.
+    when it holds all texts of one group. wraps: texts around an answer that are no part of it.
+    lead: those of them that begin it: a constrained answer may stand behind them.
+    parse: reads a whole reply, None = flow.marked.
     call_id: makes ids; own_id: whether a client's id may be shown to the template as it is;
     written_id: what stands in its place otherwise, from the call's number in the conversation.
     ends: texts that end a turn in a prompt, besides those of the model's stop tokens.
@@ -83,6 +85,8 @@ class ChatFormat:
     visible: tuple[str, ...] = ()
     switch: ThinkSwitch = ThinkSwitch()
     signs: tuple[tuple[str, ...], ...] = ()
+    wraps: tuple[str, ...] = ()
+    lead: str = ""
     parse: Callable[[Run, ChatFormat], Steps] | None = None
     grammar: Callable[..., str] | None = None
     call_id: Callable[[], str] = new_call_id

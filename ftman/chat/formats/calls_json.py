@@ -19,19 +19,24 @@ _ID_KEYS = ("id", "tool_call_id")
 
 @dataclass
 class _Found:
-    """What of a call object was read so far."""
+    """What of a call object was read so far. own_id: whether the id in it counts."""
 
+    own_id: bool = True
     name: str = ""
     call_id: str = ""
     held: str = ""
     call: CallWriter | None = None
 
 
-def call_object(run: Run, *, opened: bool = False, needs_arguments: bool = False) -> Steps:
+def call_object(
+    run: Run, *, opened: bool = False, needs_arguments: bool = False, own_id: bool = True
+) -> Steps:
     """Read {"name": ..., "arguments": {...}}, in any order of keys, also under "function"; the
     arguments stream if the name came before them. opened: its bracket was read. needs_arguments:
-    an object without them is no call.   Raises: BrokenCallError."""
-    found = _Found()
+    an object without them is no call. own_id: an id in it is that of the call.
+
+    Raises: BrokenCallError."""
+    found = _Found(own_id)
     if not opened:
         yield from run.reader.expect("{")
     yield from _members(run, found)
@@ -44,9 +49,10 @@ def call_object(run: Run, *, opened: bool = False, needs_arguments: bool = False
         found.call.complete()
 
 
-def call_list(run: Run) -> Steps:
+def call_list(run: Run, *, own_ids: bool = True) -> Steps:
     """Read a JSON list of call objects, its bracket being read already."""
     reader = run.reader
+    first = True
     while True:
         yield from reader.space()
         if (yield from reader.one_of(("]", ","))) == "]":
@@ -54,8 +60,10 @@ def call_list(run: Run) -> Steps:
         yield from reader.space()
         if not (yield from reader.peek()):
             return
-        run.begin_call("")
-        yield from call_object(run)
+        if not first:  # a first one that is broken is shown with the mark before it
+            run.begin_call("")
+        yield from call_object(run, own_id=own_ids)
+        first = False
 
 
 def arguments(run: Run, call: CallWriter) -> Steps:
@@ -126,7 +134,7 @@ def _member(run: Run, found: _Found, key: str) -> Steps:
         value = json.loads((yield from json_value(reader)))
         if key in (*_NAME_KEYS, "function") and isinstance(value, str):
             found.name = value
-        elif key in _ID_KEYS and isinstance(value, str):
+        elif key in _ID_KEYS and isinstance(value, str) and found.own_id:
             found.call_id = value
 
 

@@ -30,6 +30,17 @@ def one_or_more(wanted: CallGrammar, calls: list[str], join: str) -> str:
     return f"{one} ({wanted.literal(join)} {one})*" if wanted.several else one
 
 
+def members(needed: list[str], others: list[str], comma: str) -> str:
+    """Some that must stand there, and then any of the others, in order, with commas between."""
+    if needed:
+        return f" {comma} ".join(needed) + "".join(f" ({comma} {other})?" for other in others)
+    found = " | ".join(
+        other + "".join(f" ({comma} {later})?" for later in others[idx + 1 :])
+        for idx, other in enumerate(others)
+    )
+    return f"({found})?" if found else ""
+
+
 def _value(wanted: CallGrammar, root: Mapping[str, Any], name: str, schema: Any, tail: str) -> str:
     types = types_of(root, name)
     texts = schema.get("enum") if isinstance(schema, Mapping) else None

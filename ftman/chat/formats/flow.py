@@ -15,10 +15,15 @@ def marked(run: Run, fmt: ChatFormat) -> Steps:
     if fmt.calls is not None and fmt.calls.bare and opens:
         yield from _bare_calls(run, fmt, fmt.calls.bare)
     while True:
-        mark = yield from run.reader.until(opens, run.events.text)
+        mark = yield from run.reader.until((*opens, *fmt.wraps), run.events.text)
         if not mark:
             return
-        yield from one_call(run, fmt, mark)
+        if mark in fmt.wraps:
+            run.events.pass_layout()
+            yield from run.reader.space()
+            run.events.pass_mark()
+        else:
+            yield from one_call(run, fmt, mark)
 
 
 def one_call(run: Run, fmt: ChatFormat, mark: str) -> Steps:
@@ -58,16 +63,15 @@ def reasoning(run: Run, marks: Marks) -> Steps:
     events.pass_mark()
 
 
-def _bare_calls(run: Run, fmt: ChatFormat, bare: str) -> Steps:
+def _bare_calls(run: Run, fmt: ChatFormat, bare: tuple[str, ...]) -> Steps:
     """Calls without a mark are calls only where the reply begins with them."""
     space = yield from run.reader.space()
-    if not (yield from run.reader.literal(bare)):
+    mark = yield from run.reader.one_of(bare)
+    if not mark:
         run.events.text(space)
-        return
-    while True:
-        yield from one_call(run, fmt, bare)
-        if not (yield from run.reader.literal(bare)):
-            return
+    while mark:
+        yield from one_call(run, fmt, mark)
+        mark = yield from run.reader.one_of(bare)
 
 
 def _ignore(text: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftman.chat.formats.base import CallGrammar
-from ftman.chat.formats.calls_xml import one_or_more
+from ftman.chat.formats.calls_xml import members, one_or_more
 
 _QUOTE = '<|"|>'
 _NUMBERS = {"integer": "/-?[0-9]+/", "number": r"/-?[0-9]+(\.[0-9]+)?/"}
@@ -33,15 +33,8 @@ def _object(wanted: CallGrammar, schema: Mapping[str, Any], depth: int) -> str:
     for name, value in pairs:
         pair = f"{json.dumps(name + ':')} {_value(wanted, value, depth + 1)}"
         (needed if name in required else others).append(pair)
-    if needed:
-        members = ' "," '.join(needed) + "".join(f' ("," {pair})?' for pair in others)
-    else:
-        members = " | ".join(
-            pair + "".join(f' ("," {later})?' for later in others[idx + 1 :])
-            for idx, pair in enumerate(others)
-        )
-        members = f"({members})?" if members else ""
-    return f'"{{" {members} "}}"'
+    body = members(needed, others, '","')
+    return f'"{{" {body} "}}"'
 
 
 def _value(wanted: CallGrammar, schema: Any, depth: int) -> str:

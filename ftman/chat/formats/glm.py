@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from ftman.chat.formats.arguments import ArgumentsWriter, raw_value, types_of
+from ftman.chat.formats.arg_tags import ArgTags
 from ftman.chat.formats.base import CallGrammar, CallSyntax, ChatFormat, Marks
 from ftman.chat.formats.calls_json import call_object
 from ftman.chat.formats.calls_xml import one_or_more, parameters_grammar
 from ftman.chat.formats.reader import CutCallError, Steps
 from ftman.chat.formats.run import Run
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_KEY, _END_KEY = "<arg_key>", "</arg_key>"
-_VALUE, _END_VALUE = "<arg_value>", "</arg_value>"
+_TAGS = ArgTags()
+_OPEN, _CLOSE = _TAGS.start("tool_call"), _TAGS.end("tool_call")
 
 
 def _parse(run: Run, mark: str) -> Steps:
@@ -29,33 +28,17 @@ def _parse(run: Run, mark: str) -> Steps:
 def _tags(run: Run) -> Steps:
     reader = run.reader
     name: list[str] = []
-    mark = yield from reader.until(("\n", _KEY, _CLOSE), name.append)
+    mark = yield from reader.until(("\n", _TAGS.key, _CLOSE), name.append)
     if not mark:
         raise CutCallError
     call = run.call("".join(name).strip())
-    schema = run.schemas.get(call.name, {})
-    writer = ArgumentsWriter(call)
-    while mark != _CLOSE:
-        if mark != _KEY:
-            yield from reader.space()
-            mark = yield from reader.choose(_KEY, _CLOSE)
-            continue
-        key = (yield from reader.collect(_END_KEY, limit=256)).strip()
-        writer.key(key)
-        yield from reader.space()
-        yield from reader.expect(_VALUE)
-        yield from raw_value(reader, writer, types_of(schema, key), (_END_VALUE,))
-        mark = _END_VALUE
-    writer.complete()
+    yield from _TAGS.arguments(run, call, mark, _CLOSE)
 
 
 def _grammar(wanted: CallGrammar) -> str:
-    def layout(name: str) -> tuple[str, str]:
-        return f"\n{_KEY}{name}{_END_KEY}\n{_VALUE}", _END_VALUE
-
     calls = [
         f"{wanted.literal(_OPEN + tool.name)} "
-        f"{parameters_grammar(wanted, tool.parameters, layout)} "
+        f"{parameters_grammar(wanted, tool.parameters, _TAGS.layout)} "
         f"{wanted.literal(chr(10) + _CLOSE)}"
         for tool in wanted.tools
     ]
@@ -66,6 +49,6 @@ FORMAT = ChatFormat(
     name="glm",
     reasoning=Marks("<think>", "</think>"),
     calls=CallSyntax(opens=(_OPEN,), parse=_parse, closes=(_CLOSE,), grammar=_grammar),
-    visible=("<think>", "</think>", _OPEN, _CLOSE, _KEY, _END_KEY, _VALUE, _END_VALUE),
-    signs=((_KEY, _VALUE),),
+    visible=("<think>", "</think>", _OPEN, _CLOSE, *_TAGS.visible),
+    signs=((_TAGS.key, _TAGS.start("arg_value")),),
 )

@@ -120,6 +120,8 @@ def compose(fmt: ChatFormat, demand: Demand, control: Mapping[str, int]) -> Cons
 
 def _start(parts: GrammarParts, fmt: ChatFormat, demand: Demand) -> str:
     body = parts.answer(demand.answer) if demand.answer is not None else ""
+    if body and fmt.lead:
+        body = f"({parts.literal(fmt.lead)} GAP?)? {body}"
     if demand.calls != "none":
         calls = parts.calls(fmt, demand)
         if not calls:

@@ -45,7 +45,7 @@ FORMAT = ChatFormat(
         parse=_parse,
         closes=(_END_FUNCTION,),
         grammar=_grammar,
-        bare="{",
+        bare=("{",),
     ),
     visible=(_TAG,),
     signs=((_TAG,), ('"parameters"', "<|start_header_id|>", "tools")),

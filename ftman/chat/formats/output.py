@@ -29,6 +29,7 @@ class OutputParser:
             tools or (),
             parses_calls=tools is not None and fmt.has_calls,
             inside_thinking=inside_thinking and fmt.reasoning is not None,
+            has_wraps=bool(fmt.wraps),
             new_id=fmt.call_id,
         )
         self._fed = 0

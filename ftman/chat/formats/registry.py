@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ftman.chat.formats import (
+    command,
     deepseek_dsml,
     deepseek_v3,
     gemma,
@@ -13,27 +14,42 @@ from ftman.chat.formats import (
     granite,
     harmony,
     hermes,
+    hunyuan,
+    hy3,
+    jamba,
     kimi,
+    lfm2,
     llama3,
+    llama4,
     minimax,
     mistral,
+    muse,
     plain,
     qwen3_coder,
+    solar,
     think,
 )
 from ftman.chat.formats.base import ChatFormat
 
 FORMATS: tuple[ChatFormat, ...] = (
+    muse.FORMAT,
     harmony.FORMAT,
     deepseek_dsml.FORMAT,
     deepseek_v3.FORMAT,
     kimi.FORMAT,
+    solar.FORMAT,
     minimax.FORMAT,
+    hy3.FORMAT,
     glm.FORMAT,
     qwen3_coder.FORMAT,
     gemma.FORMAT,
     mistral.FORMAT,
     granite.FORMAT,
+    command.FORMAT,
+    lfm2.FORMAT,
+    llama4.FORMAT,
+    hunyuan.FORMAT,
+    jamba.FORMAT,
     hermes.FORMAT,
     llama3.FORMAT,
     think.FORMAT,
@@ -62,6 +78,7 @@ ALIASES = {
     "glm-ocr": "glm",
     "laguna": "glm",
     "poolside-v1": "glm",
+    "lfm2-thinking": "lfm2",
     "passthrough": "plain",
 }
 """Ollama's parser names for what we call otherwise."""

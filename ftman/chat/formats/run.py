@@ -31,7 +31,7 @@ class Events:
     """Collects events; neighbours of one kind become one. Tokens go with the end of their text;
     those of marks, which are in no event's text, go with none.
 
-    trims: white space around calls is layout and no part of the text.
+    trims: white space around calls and marks is layout and no part of the text.
     """
 
     def __init__(self, reader: Reader, *, trims: bool):
@@ -80,6 +80,10 @@ class Events:
     def whole_call(self, call: ToolCall) -> None:
         """A call is complete."""
         self._events.append(call)
+
+    def pass_layout(self) -> None:
+        """The white space before the mark that was just read is no text."""
+        self._space = ""
 
     def end(self) -> None:
         """The reply is over: held-back white space is text after all."""
@@ -159,10 +163,11 @@ class Run:
         *,
         parses_calls: bool,
         inside_thinking: bool,
+        has_wraps: bool = False,
         new_id: Callable[[], str] = new_call_id,
     ):
         self.reader = Reader()
-        self.events = Events(self.reader, trims=parses_calls)
+        self.events = Events(self.reader, trims=parses_calls or has_wraps)
         self.parses_calls = parses_calls
         self.thinking = inside_thinking
         self.notes: list[str] = []

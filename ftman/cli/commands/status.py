@@ -21,5 +21,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if session.out.as_json:
         session.out.json_line({"running": True, "url": manager.url, **state})
     elif not session.out.quiet:
-        session.out.data(f"ft {state['version']} at {manager.url}, process {state['pid']}")
+        line = f"ft {state['version']} at {manager.url}, process {state['pid']}"
+        prepared = state.get("prepared_pid")  # an older manager has none
+        session.out.data(f"{line}; engine prepared, process {prepared}" if prepared else line)
     return 0

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 #define FT_API __attribute__((visibility("default")))
-#define FT_ABI_VERSION 4
+#define FT_ABI_VERSION 5
 
 typedef int32_t ft_status;
 enum {

@@ -143,21 +143,28 @@ FT_INLINE void softmax_row(const AttendRun* run, int row, float* s, int n) {
   run->sum[row] = vf_sum(sum);
 }
 
-void attend(const AttendRun* run) {
+// Pages of the split.
+FT_INLINE int pages_of(const AttendRun* run) {
+  return (run->end_key - run->first_key + kPageTokens - 1) / kPageTokens;
+}
+
+// Those before every row's window.
+FT_INLINE int pages_to_skip(const AttendRun* run) {
+  if (run->window <= 0) return 0;
+  int64_t low = run->position[0];
+  for (int r = 1; r < run->rows; ++r) low = run->position[r] < low ? run->position[r] : low;
+  low = low - run->window + 1 - run->first_key;
+  const int skip = low <= 0 ? 0 : (int)(low / kPageTokens), pages = pages_of(run);
+  return skip < pages ? skip : pages;
+}
+
+void attend_floats(const AttendRun* run) {
   const int32_t padded = run->padded_dim;
   float* kt = run->scratch;
   float* rows_buffer = kt + kPageTokens * padded;
   float* scores = rows_buffer + kPageTokens * padded;
   const int first_page = run->first_key / kPageTokens;
-  const int num_pages = (run->end_key - run->first_key + kPageTokens - 1) / kPageTokens;
-  int skip = 0;  // pages before every row's window
-  if (run->window > 0) {
-    int64_t low = run->position[0];
-    for (int r = 1; r < run->rows; ++r) low = run->position[r] < low ? run->position[r] : low;
-    low = low - run->window + 1 - run->first_key;
-    skip = low <= 0 ? 0 : (int)(low / kPageTokens);
-    if (skip > num_pages) skip = num_pages;
-  }
+  const int num_pages = pages_of(run), skip = pages_to_skip(run);
   for (int p = skip; p < num_pages; ++p) {
     int64_t stride;
     const float* k = page_rows(run, run->k_pool, run->k_scales, run->pages[first_page + p],

@@ -6,10 +6,11 @@
 // (as much as surely fits into 32 bits). Float sums of segments are then multiplied by d and by the
 // unit. The minima, eight bytes of a row, meet the eight sums of a token as one more product.
 //
-// A group of a packed row: chunk after chunk 32 upper bytes and 32 lower ones, then the same numbers
-// as int16 for k-wide-inl.h; where activations have 8 bits, 32 bytes for each chunk alone. In the
-// extras of a group: the unit; the unit of the sums, their upper and lower bytes, the same as int16
-// (q4_k, q5_k); from place kHalfSums -32 times the sum of each half of a chunk, as int32 (q6_k).
+// A group of a packed row: chunk after chunk 32 upper bytes and 32 lower ones, then the same
+// numbers as int16 for k-wide-inl.h; where activations have 8 bits, 32 bytes for each chunk alone.
+// In the extras of a group: the unit; the unit of the sums, their upper and lower bytes, the same
+// as int16 (q4_k, q5_k); from place kHalfSums -32 times the sum of each half of a chunk, as int32
+// (q6_k).
 namespace ft {
 namespace {
 
@@ -18,6 +19,11 @@ constexpr int kHalfSums = 16;
 
 template <class W>
 constexpr int64_t kRowGroupBytes = W::kBytes == 2 ? 4 * kGroupElements : kGroupElements;
+
+// The largest integer of a group of activations: 13 bits with the sign of them fill segments of 64
+// to 256 elements, while the float that a segment becomes costs as much as ten of its products.
+template <class W>
+constexpr int kKSteps = W::kBytes == 2 ? 8128 : kSteps<1>;
 
 // Of a panel.
 template <class W>
@@ -135,8 +141,8 @@ struct AffineInts {
 struct Q4KInts : AffineInts {
   static constexpr int kWords = Q4KCodes::kWords, kFirstWord = 3;
   static constexpr bool kFetch = false;
-  static constexpr int kSegment = 2;  // chunks of a segment: 15 * 63 * 32512 * 64 < 2^31
-  static constexpr int kSegmentPairs = kChunk;
+  static constexpr int kSegment = 8;  // chunks of a segment: 15 * 63 * 8128 * 256 < 2^31
+  static constexpr int kSegmentPairs = kSegment * kChunk / 2;
   // Codes of odd chunks stay where they are, at 16 times their value.
   template <int c>
   static constexpr int kCodeShift = c % 2 * 4;
@@ -149,8 +155,8 @@ struct Q4KInts : AffineInts {
 struct Q5KInts : AffineInts {
   static constexpr int kWords = Q5KCodes::kWords, kFirstWord = 11;
   static constexpr bool kFetch = true;  // words 3 .. 10 are read again for every pair of chunks
-  static constexpr int kSegment = 1;    // 31 * 63 * 32512 * 32 < 2^31
-  static constexpr int kSegmentPairs = kChunk / 2;
+  static constexpr int kSegment = 4;    // 31 * 63 * 8128 * 128 < 2^31
+  static constexpr int kSegmentPairs = kSegment * kChunk / 2;
   template <int c>
   static constexpr int kCodeShift = 0;
   template <int c>
@@ -167,7 +173,16 @@ FT_INLINE VI sum_of_bytes(VI high, VI low) {
   return low;
 }
 
-// Sums of chunk c times its scale to the segment, and that to the block where it is complete.
+// Part i to its segment of so many parts, and that to the block where it is complete.
+template <int parts, int i>
+FT_INLINE void add_part(VI part, VI& segment, VF& block) {
+  segment = i % parts == 0 ? part : vi_add(segment, part);
+  asm("" : "+v"(segment));  // in this order: another one needs more registers than there are
+  if constexpr (i + 1 == parts) block = vi_to_f(segment);
+  if constexpr (i + 1 > parts && (i + 1) % parts == 0) block = vf_add(block, vi_to_f(segment));
+}
+
+// Sums of chunk c times its scale.
 template <class W, int T, int R, int c>
 FT_INLINE void end_k_chunk(const GroupScales<R>& scales, VI (*high)[R], VI (*low)[R],
                            VI (*segment)[R], VF (*block)[R]) {
@@ -177,9 +192,7 @@ FT_INLINE void end_k_chunk(const GroupScales<R>& scales, VI (*high)[R], VI (*low
     FT_UNROLL
     for (int t = 0; t < T; ++t) {
       const VI part = vi_mul(scale, sum_of_bytes<W, c>(high[t][r], low[t][r]));
-      segment[t][r] = c % W::kSegment == 0 ? part : vi_add(segment[t][r], part);
-      if constexpr ((c + 1) % W::kSegment == 0)
-        block[t][r] = vf_add(block[t][r], vi_to_f(segment[t][r]));
+      add_part<W::kSegment, c>(part, segment[t][r], block[t][r]);
     }
   }
 }
@@ -217,7 +230,8 @@ FT_INLINE void add_k_chunks(const CodeGroup& group, const GroupScales<R>& scales
 
 // A scale for each half of a chunk, int8; codes are 32 too large.
 struct Q6KInts {
-  static constexpr int kSegmentPairs = kChunk / 4;  // half a chunk
+  static constexpr int kSegment = 4;  // halves of a chunk: 32 * 128 * 8128 * 64 < 2^31
+  static constexpr int kSegmentPairs = kSegment * kChunk / 4;
   static constexpr int kBytes = 2, kScaleBytes = Q6KCodes::kScaleBytes, kWords = Q6KCodes::kWords;
   static constexpr bool kFetch = true;
   template <int c>
@@ -256,10 +270,11 @@ struct Q6KInts {
   }
 };
 
-// Half i % 2 of chunk i / 2, and those behind it. A half is a segment: 32 * 128 * 32512 * 16 < 2^31.
+// Half i % 2 of chunk i / 2, and those behind it.
 template <class W, int T, int R, int i>
 FT_INLINE void add_k_halves(const CodeGroup& group, const uint8_t* const* x,
-                            const float* const* extras, const uint8_t* next, VF (*block)[R]) {
+                            const float* const* extras, const uint8_t* next, VI (*segment)[R],
+                            VF (*block)[R]) {
   constexpr int c = i / 2, h = i % 2;
   fetch_part<W>(next, i, 2 * kGroupChunks);
   VI high[T][R], low[T][R];
@@ -281,12 +296,12 @@ FT_INLINE void add_k_halves(const CodeGroup& group, const uint8_t* const* x,
     const VI scale = W::template scale<c, h>(group, r);
     FT_UNROLL
     for (int t = 0; t < T; ++t) {
-      const VI sum = sum_of_bytes<W, c>(high[t][r], low[t][r]);
-      block[t][r] = vf_add(block[t][r], vi_to_f(vi_mul(scale, sum)));
+      const VI part = vi_mul(scale, sum_of_bytes<W, c>(high[t][r], low[t][r]));
+      add_part<W::kSegment, i>(part, segment[t][r], block[t][r]);
     }
   }
   if constexpr (i + 1 < 2 * kGroupChunks)
-    add_k_halves<W, T, R, i + 1>(group, x, extras, next, block);
+    add_k_halves<W, T, R, i + 1>(group, x, extras, next, segment, block);
 }
 
 template <class W, int T, int R>
@@ -308,14 +323,13 @@ FT_INLINE void k_tile(const PanelRun* run, int first_row, int first_token) {
       x[t] = (const uint8_t*)row + g * kRowGroupBytes<W>;
       extras[t] = row + run->sums + g * kGroupChunks * kExtras;
     }
-    clear<T, R>(block);
+    VI segment[T][R];
     typename W::template Scales<R> scales;
     W::template split_scales<R>(group, scales);
     if constexpr (W::kScaleBytes == KCodes::kScaleBytes) {
-      VI segment[T][R];
       add_k_chunks<W, T, R, 0, T * R <= 4 ? 2 : 1>(group, scales, x, next, segment, block);
     } else {
-      add_k_halves<W, T, R, 0>(group, x, extras, next, block);
+      add_k_halves<W, T, R, 0>(group, x, extras, next, segment, block);
     }
     VI minima[T][R];
     W::template add_minima<T, R>(scales, extras, minima);
@@ -330,8 +344,8 @@ struct KTile {
   }
 };
 
-// Eight int32 in units of their largest / 32512, as upper and lower bytes, and as int16. Returns the
-// unit.
+// Eight int32 in units of their largest / 32512, as upper and lower bytes, and as int16. Returns
+// the unit.
 FT_INLINE float pack_sums(const int32_t* sums, uint8_t* upper, uint8_t* lower, int16_t* both) {
   float largest = 0;
   for (int c = 0; c < kGroupChunks; ++c) {
@@ -356,7 +370,7 @@ void pack_k(const float* x, int64_t cols, float* out) {
   alignas(64) float values[kGroupElements];
   for (int64_t k = 0; k < cols; k += kGroupElements) {
     memcpy(values, x + k, sizeof values);
-    const float largest = vf_largest(values, kGroupChunks), unit = largest / kSteps<W::kBytes>;
+    const float largest = vf_largest(values, kGroupChunks), unit = largest / (float)kKSteps<W>;
     float* extras = out + cols + k / kChunk * kExtras;
     memset(extras, 0, 4 * kExtras * kGroupChunks);
     int32_t sums[kGroupChunks], starts[2 * kGroupChunks];
@@ -364,8 +378,9 @@ void pack_k(const float* x, int64_t cols, float* out) {
     for (int c = 0; c < kGroupChunks; ++c) {
       int32_t* halves = starts + 2 * c;
       const float* from = values + c * kChunk;
-      vi_store_chunk<W::kBytes>(to + c * W::kBytes * kChunk, from, largest, halves);
-      if (W::kBytes == 2) vi_store_pairs(to + (2 * kGroupChunks + 2 * c) * kChunk, from, largest);
+      vi_store_chunk<W::kBytes, kKSteps<W>>(to + c * W::kBytes * kChunk, from, largest, halves);
+      if (W::kBytes == 2)
+        vi_store_pairs<kKSteps<W>>(to + (2 * kGroupChunks + 2 * c) * kChunk, from, largest);
       sums[c] = halves[0] + halves[1];
       for (int h = 0; h < 2; ++h) halves[h] *= -32;
     }

@@ -4,8 +4,8 @@
 namespace ft {
 namespace {
 
-constexpr int kWideFrom = 24;      // tokens that are worth it
-constexpr int kWideTokens = 8;     // of the widest tile
+constexpr int kWideFrom = 20;   // tokens that are worth it
+constexpr int kWideTokens = 8;  // of the widest tile
 constexpr int kWideRegs = kPanelRows / kLanes;
 constexpr int kChunkPairs = kChunk / 2;
 
@@ -76,8 +76,8 @@ FT_INLINE void widen_halves(const CodeGroup& group, WideGroup& to) {
     const VI scale = vi_and(W::template scale<c, h>(group, r), vi_set1(0xffff));
     for (int w = 4 * h; w < 4 * h + 4; ++w) {
       const VI v = W::template code<c>(group, w, r);
-      store_pairs(to, c, w, r, vi_sub16(vi_and(v, byte), middle),
-                  vi_sub16(vi_shr16<8>(v), middle), twice(scale));
+      store_pairs(to, c, w, r, vi_sub16(vi_and(v, byte), middle), vi_sub16(vi_shr16<8>(v), middle),
+                  twice(scale));
     }
   }
   if constexpr (i + 1 < 2 * kGroupChunks) widen_halves<W, i + 1>(group, to);
@@ -104,33 +104,38 @@ FT_INLINE void add_pairs_of(const uint8_t* weights, int64_t first, int64_t pairs
   }
 }
 
-// What is fetched while a tile is computed, a part with each segment.
+// What is fetched while a tile is computed, a part with each kFetchPairs.
 struct Ahead {
   const uint8_t* at;
-  int64_t bytes;
+  int64_t part;
 };
 
+constexpr int kFetchPairs = 32;
+
+FT_INLINE void fetch(Ahead& ahead) {
+  for (const uint8_t* end = ahead.at + ahead.part; ahead.at < end; ahead.at += 64)
+    __builtin_prefetch(ahead.at);
+}
+
 // block[t] = the sum over the segments of a group, each as a float.
-template <int T>
-__attribute__((noinline)) void wide_products(const WideGroup& group, int segment_pairs,
-                                             const uint8_t* const* x, Ahead ahead,
-                                             VF (*block)[kWideRegs]) {
-  const int64_t part = ahead.bytes * segment_pairs / (kGroupElements / 2);
-  const uint8_t* at[T];
+template <class W, int T>
+FT_INLINE void wide_products(const WideGroup& group, const uint8_t* const* x, Ahead ahead,
+                             VF (*block)[kWideRegs]) {
   FT_UNROLL
-  for (int t = 0; t < T; ++t) at[t] = x[t];
-  clear<T, kWideRegs>(block);
-  for (int first = 0; first < kGroupElements / 2; first += segment_pairs) {
-    for (const uint8_t* end = ahead.at + part; ahead.at < end; ahead.at += 64)
-      __builtin_prefetch(ahead.at);
+  for (int s = 0; s < kGroupElements / 2; s += W::kSegmentPairs) {
     VI sum[T][kWideRegs];
     clear_ints<T, kWideRegs>(sum);
-    add_pairs_of<T, 4>(group.pairs, first, segment_pairs, at, sum);
+    for (int first = s; first < s + W::kSegmentPairs; first += kFetchPairs) {
+      fetch(ahead);
+      add_pairs_of<T, 4>(group.pairs, first, kFetchPairs, x, sum);
+    }
     FT_UNROLL
     for (int t = 0; t < T; ++t) {
       FT_UNROLL
-      for (int r = 0; r < kWideRegs; ++r)
-        block[t][r] = vf_add(block[t][r], vi_to_f(sum[t][r]));
+      for (int r = 0; r < kWideRegs; ++r) {
+        const VF part = vi_to_f(sum[t][r]);
+        block[t][r] = s == 0 ? part : vf_add(block[t][r], part);
+      }
     }
   }
 }
@@ -147,20 +152,20 @@ __attribute__((noinline)) void wide_tile(const PanelRun* run, int64_t g, int fir
   const uint8_t *x[T], *sums[T];
   const float* extras[T];
   VF block[T][kWideRegs];
-  VI minima[T][kWideRegs];
   for (int t = 0; t < T; ++t) {
     const float* row = run->x[first_token + t];
     x[t] = (const uint8_t*)row + g * kRowGroupBytes<W> + 2 * kGroupElements;
     extras[t] = row + run->sums + g * kGroupChunks * kExtras;
     sums[t] = (const uint8_t*)(extras[t] + kWholeSums);
   }
-  wide_products<T>(wide, W::kSegmentPairs, x, ahead, block);
+  float* y = run->y + first_token * kPanelRows;
+  if (g == 0) clear_result<T, kWideRegs>(y);
+  wide_products<W, T>(wide, x, ahead, block);
+  VI minima[T][kWideRegs];
   if constexpr (kHasMinima) {
     clear_ints<T, kWideRegs>(minima);
     add_pairs_of<T, 4>(wide.minima, 0, kGroupChunks / 2, sums, minima);
   }
-  float* y = run->y + first_token * kPanelRows;
-  if (g == 0) clear_result<T, kWideRegs>(y);
   W::template finish<T, kWideRegs>(group, extras, block, minima, y);
 }
 
@@ -181,17 +186,17 @@ FT_INLINE void wide_tile_of(int count, const PanelRun* run, int64_t g, int first
   }
 }
 
-// All tokens in tiles of 4 to 8, of sizes that differ by one at most. Each fetches a part of the next
-// group.
+// All tokens in tiles of 4 to 8, of sizes that differ by one at most. Each fetches a part of the
+// next group.
 template <class W>
 FT_INLINE void wide_tiles(const PanelRun* run, int64_t g, const uint8_t* base,
                           const WideGroup& wide) {
   const CodeGroup group{base, base + W::kScaleBytes};
   const int tiles = (run->tokens + kWideTokens - 1) / kWideTokens;
+  const int64_t share = kKGroupBytes<W> / tiles, part = share * kFetchPairs * 2 / kGroupElements;
   int first = 0;
   for (int i = 0; i < tiles; ++i) {
-    const int64_t share = kKGroupBytes<W> / tiles;
-    const Ahead ahead{base + kKGroupBytes<W> + i * share, share};
+    const Ahead ahead{base + kKGroupBytes<W> + i * share, part};
     const int count = (run->tokens - first + tiles - i - 1) / (tiles - i);
     wide_tile_of<W>(count, run, g, first, group, wide, ahead);
     first += count;

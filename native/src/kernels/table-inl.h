@@ -21,10 +21,23 @@
 #include "kernels/peak-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/attention-inl.h"
+#if defined(FT_HAVE_DOTS)
+#include "kernels/attention-dots-inl.h"
+#endif
 #include "kernels/recurrent-inl.h"
 #include "kernels/route-inl.h"
 
 namespace ft {
+namespace {
+
+void attend(const AttendRun* run) {
+#if defined(FT_HAVE_DOTS)
+  if (run->pool_format == kBf16 && run->head_dim % kPairDims == 0) return attend_pairs(run);
+#endif
+  attend_floats(run);
+}
+
+}  // namespace
 
 #if defined(FT_HAVE_DOTS)
 #define FT_INT_PANELS(AS)                                                                       \

@@ -163,6 +163,15 @@ FT_INLINE VI vi_e4m3_halves(VI v) {
   const VI top = _mm512_and_si512(halves, _mm512_set1_epi32((int32_t)0xffff0000));
   return vi_join_halves(low, vf_mul(_mm512_castsi512_ps(top), unit));
 }
+// Words of a and b: 0 .. 15 of both in turn, 16 .. 31.
+template <int half>
+FT_INLINE VI vi_interleave16(VI a, VI b) {
+  alignas(64) static constexpr uint16_t order[32] = {
+      0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const VI from = _mm512_add_epi16(_mm512_load_si512(order), _mm512_set1_epi16(16 * half));
+  return _mm512_permutex2var_epi16(a, from, b);
+}
 // 32 floats to bfloat16, to nearest even.
 FT_INLINE void vi_store_halves(uint16_t* to, const float* from) {
   const __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
@@ -170,7 +179,7 @@ FT_INLINE void vi_store_halves(uint16_t* to, const float* from) {
 }
 // The largest integer that an activation of so many bytes becomes.
 template <int bytes>
-constexpr float kSteps = bytes == 2 ? 32512.0f : 127.0f;
+constexpr int kSteps = bytes == 2 ? 32512 : 127;
 // The largest size of 32 * chunks floats, NaN where one is not finite.
 FT_INLINE float vf_largest(const float* from, int chunks) {
   VF nothing = _mm512_setzero_ps(), largest = nothing;
@@ -182,15 +191,15 @@ FT_INLINE float vf_largest(const float* from, int chunks) {
   const float zero = vf_sum(nothing);
   return zero != zero ? zero : vf_top(largest);
 }
-// 32 floats in units of `largest` / kSteps.
-template <int bytes>
+// 32 floats in units of `largest` / steps.
+template <int steps>
 FT_INLINE void vi_count_steps(const float* from, float largest, VI* part) {
-  const VF each = _mm512_set1_ps(largest > 1e-30f ? kSteps<bytes> / largest : 0.0f);
+  const VF each = _mm512_set1_ps(largest > 1e-30f ? (float)steps / largest : 0.0f);
   for (int i = 0; i < 2; ++i) part[i] = vf_round(vf_mul(_mm512_loadu_ps(from + 16 * i), each));
 }
 // The same as signed bytes, upper and lower ones where there are two; the sums of the first and the
 // last 16. All are 0 where `largest` is NaN.
-template <int bytes>
+template <int bytes, int steps = kSteps<bytes>>
 FT_INLINE void vi_store_chunk(uint8_t* to, const float* from, float largest, int32_t* sums) {
   if (largest != largest) {
     memset(to, 0, 32 * bytes);
@@ -198,7 +207,7 @@ FT_INLINE void vi_store_chunk(uint8_t* to, const float* from, float largest, int
     return;
   }
   VI part[2];
-  vi_count_steps<bytes>(from, largest, part);
+  vi_count_steps<steps>(from, largest, part);
   for (int i = 0; i < 2; ++i) {
     sums[i] = _mm512_reduce_add_epi32(part[i]);
     VI lower = part[i];
@@ -215,12 +224,13 @@ template <int bytes>
 FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
   const float largest = vf_largest(from, 1);
   vi_store_chunk<bytes>(to, from, largest, sums);
-  return largest / kSteps<bytes>;
+  return largest / (float)kSteps<bytes>;
 }
 // The same as int16, elements 0, 2, 1, 3 of every four.
+template <int steps>
 FT_INLINE void vi_store_pairs(uint8_t* to, const float* from, float largest) {
   VI part[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-  if (largest == largest) vi_count_steps<2>(from, largest, part);
+  if (largest == largest) vi_count_steps<steps>(from, largest, part);
   for (int i = 0; i < 2; ++i) {
     const __m256i halves = _mm512_cvtepi32_epi16(part[i]);
     const __m256i moved = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(halves, 0xd8), 0xd8);

@@ -80,17 +80,6 @@ def test_a_copied_page_is_the_page(kept: KvFormat) -> None:
 
 
 @FORMATS
-def test_pages_come_back_from_bytes(kept: KvFormat) -> None:
-    pool = filled(kept)
-    before = [bytes_of(pool, page) for page in (3, 0)]
-    data = pool.read_pages([3, 0])
-    assert data.shape == (2, pool.bytes_per_page)
-    other = filled(kept)
-    other.write_pages([2, 4], data)
-    assert [bytes_of(other, page) for page in (2, 4)] == before
-
-
-@FORMATS
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("rows", [[5, 6, 7], [0, 9, 4], [8, 7, 6]])
 def test_pages_come_back_from_rows_wherever_these_are(
@@ -101,7 +90,8 @@ def test_pages_come_back_from_rows_wherever_these_are(
     pages = [3, 0, 2]
     before = [bytes_of(pool, page) for page in pages]
     pool.read_into(pages, data, rows)
-    assert torch.equal(data[rows], pool.read_pages(pages))
+    untouched = [row for row in range(10) if row not in rows]
+    assert not bool(data[untouched].any())
     other = filled(kept, together=together)
     kept_page = bytes_of(other, 2)
     other.write_pages([1, 4, 3], data, rows)

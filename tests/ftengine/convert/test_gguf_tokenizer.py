@@ -165,6 +165,12 @@ CUTS = [
     ("bailingmoe2", "it's I'LL 12\nx", ["it", "'s", " I", "'LL", " ", "1", "2", "\n", "x"]),
     # words that letters alone part stay together
     ("exaone-moe", "new york is 12.\n\n", ["new york is", " ", "1", "2", ".\n", "\n"]),
+    # numbers by thousands; scripts without spaces together
+    (
+        "afmoe",
+        "a.bc 1234567 日本のไ x!!\n",
+        ["a", ".bc", " ", "1", "234", "567", " ", "日本のไ", " x", "!!\n"],
+    ),
     ("refact", "def f(a1)", ["def", " f", "(", "a", "1", ")"]),
 ]
 
@@ -212,7 +218,7 @@ def test_the_template_is_kept() -> None:
     assert files["chat_template.jinja"] == b"{{ x }}"
 
 
-@pytest.mark.parametrize("pre", ["deepseek-coder", "afmoe", "superbpe"])
+@pytest.mark.parametrize("pre", ["deepseek-coder", "laguna", "superbpe"])
 def test_an_unknown_split_rule_is_refused_by_name(pre: str) -> None:
     with pytest.raises(LoadError, match=pre):
         tokenizer_files(values(pre), "t.gguf")
@@ -305,6 +311,38 @@ def test_sentence_piece_ids_equal_the_naive_algorithm(text: str) -> None:
     encoded = tokenizer.encode(text)
     assert encoded.ids[0] == 1
     assert tokenizer.decode(encoded.ids, skip_special_tokens=True) == text
+
+
+def test_merged_pieces_are_those_of_gemmas_own_tokenizer() -> None:
+    from transformers import GemmaTokenizer
+
+    settings = sentence_piece_values()
+    scored = json.loads(tokenizer_files(settings, "t.gguf")["tokenizer.json"])["model"]
+    merges = [" ".join(pair) for pair in scored["merges"]]
+    settings |= {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.scores": [-1000.0] * len(settings["tokenizer.ggml.tokens"]),
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    made = rebuilt(settings)
+    theirs = GemmaTokenizer(
+        vocab={text: n for n, text in enumerate(settings["tokenizer.ggml.tokens"])},
+        merges=[tuple(merge.split(" ")) for merge in merges],
+        bos_token="<s>",
+        eos_token="</s>",
+    )
+    for text in [*TEXTS, "the  the   thing", "hello\n\nworld", " x", "theworldhello"]:
+        ids = made.encode(text, add_special_tokens=False).ids
+        assert ids == theirs._tokenizer.encode(text, add_special_tokens=False).ids, repr(text)
+        assert made.decode(ids) == text
+    assert made.encode("the").ids[0] == 1, "a text begins with bos whatever the file says"
+
+
+def test_a_merged_tokenizer_without_merges_is_refused() -> None:
+    settings = sentence_piece_values() | {"tokenizer.ggml.model": "gemma4"}
+    with pytest.raises(FormatError, match="merges"):
+        tokenizer_files(settings, "t.gguf")
 
 
 def test_the_normalizer_of_qwen2_composes() -> None:

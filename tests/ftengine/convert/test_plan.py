@@ -214,6 +214,17 @@ def test_end_ids_are_the_union_of_what_ends_a_turn() -> None:
     assert end_ids(values) == [5, 4, 1]
 
 
+def test_the_end_of_a_message_is_no_end_where_turns_have_several() -> None:
+    def ends(*tokens: str) -> list[int]:
+        return end_ids(
+            {"tokenizer.ggml.tokens": [*tokens], "tokenizer.ggml.token_type": [3] * len(tokens)}
+        )
+
+    assert ends("<|end|>", "a", "<|return|>", "<|call|>") == [2, 3]
+    assert ends("<|end|>", "a") == [0]
+    assert ends("<turn|>", "<|tool_response>", "<|turn>") == [0, 1]
+
+
 def test_singles_become_their_shortest_decimal() -> None:
     assert short_single(9.999999974752427e-07) == 1e-6
     assert short_single(0.10000000149011612) == 0.1

@@ -31,6 +31,7 @@ from tests.ftengine.parity.tiny_engines import greedy, load_engine, random_ids
 engine = load_engine(Path(sys.argv[1]), tier=sys.argv[2])
 prompts = [random_ids(count, seed=count) for count in (5, 17, 33)]
 tokens = [item.token_ids for item in greedy(engine, prompts, 24)]
+engine.settle()
 lines = Path("/proc/self/status").read_text().splitlines()
 kinds = ("RssAnon", "RssShmem")
 own = sum(int(line.split()[1]) for line in lines if line.startswith(kinds))

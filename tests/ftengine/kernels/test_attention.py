@@ -10,6 +10,7 @@ from ftengine.kernels.native import HeadLayout, NativeKernels
 from ftengine.kernels.reference.attention import attention
 
 from .operand_makers import make_paged
+from .steady import check_steady_attention
 
 LAYOUTS = (
     HeadLayout(9, 3, 64),
@@ -48,28 +49,7 @@ def test_attention_equals_the_reference(
 def test_a_query_is_bit_identical_in_any_chunk_batch_and_thread_count(
     native: NativeKernels, heads: HeadLayout, window: int
 ) -> None:
-    paged = make_paged(heads, [(700, 700), (2, 30)])
-    qkv = torch.randn(702, heads.qkv_cols)
-    sinks = torch.randn(heads.heads)
-    whole = run(native.attention, qkv, heads, paged, window, sinks)
-    for threads in (2, 1, 3):
-        native.set_threads(threads)
-        for first, last in (
-            (0, 1),
-            (15, 16),
-            (17, 63),
-            (255, 256),
-            (256, 257),
-            (250, 520),
-            (699, 700),
-        ):
-            part = native.attention(
-                qkv[first:last], heads, paged.keys, paged.values,
-                torch.tensor([0, last - first], dtype=torch.int32),
-                torch.tensor([last], dtype=torch.int32),
-                paged.page_table[:1], heads.head_dim**-0.5, window=window, sinks=sinks,
-            )  # fmt: skip
-            assert torch.equal(part, whole[first:last]), (threads, first, last)
+    check_steady_attention(native, heads, window, torch.float32)
 
 
 def test_large_scores_do_not_overflow(native: NativeKernels) -> None:

@@ -93,6 +93,31 @@ def test_a_flipped_bit_in_any_block_is_named(own: Path, small_blocks: int) -> No
         shard.write_bytes(whole)
 
 
+def test_a_flipped_bit_is_named_where_the_shard_is_mapped(own: Path, small_blocks: int) -> None:
+    shard = own / "weights-00000.ftw"
+    whole = shard.read_bytes()
+    for block in range(0, len(whole) // small_blocks, 20):
+        with checked(own, small_blocks) as model:
+            damaged = bytearray(whole)
+            damaged[block * small_blocks + 77] ^= 1
+            shard.write_bytes(damaged)
+            model.map_cached()
+            with pytest.raises(FormatError, match=rf"ftw is damaged \(block {block} "):
+                model.check_rest()
+        shard.write_bytes(whole)
+    with checked(own, small_blocks) as model:
+        model.map_cached()
+        read_all(model)
+
+
+def test_checks_of_a_mapped_shard_end_when_the_model_is_closed(own: Path) -> None:
+    model = checked(own, 8192)
+    model.map_cached()
+    model.close()
+    with pytest.raises(FormatError, match="was closed"):
+        model._read_span(0, 0, 1)
+
+
 def test_reads_are_exact_aligned_or_not(ftw: Path) -> None:
     data = (ftw / "weights-00000.ftw").read_bytes()
     with FtwModel.open(ftw, check="checksums") as model:

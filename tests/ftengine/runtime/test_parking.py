@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ftengine.cache.park_files import ParkFolder
 from ftengine.config import ComputeConfig, EngineConfig, MemoryConfig
 from ftengine.errors import CapacityError, RequestError
 from ftengine.protocol import CacheStats, GenerateRequest, MemoryRequest
 from ftengine.runtime.engine import Engine
-from ftengine.runtime.outcomes import Result
+from ftengine.runtime.outcomes import Result, result_of
 from ftengine.runtime.park import write_all
 from ftman import faults
 from tests.ftengine.parity.tiny_engines import make_tiny, random_ids
@@ -324,6 +326,154 @@ def test_edited_conversations_get_the_same_tokens_at_length(
     truth = engine_of(ftw, on=False, parallel=4)
     play(engine, truth, range(20 * part, 20 * part + 20), turns=8)
     engine.close()
+
+
+class Held:
+    """Files that cannot be read before `free` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free = threading.Event()
+        self.threads: list[str] = []
+        read = ParkFolder.read
+
+        def held(folder: ParkFolder, rank: int, numbers: Sequence[int]) -> Any:
+            self.threads.append(threading.current_thread().name)
+            assert self.free.wait(60)
+            return read(folder, rank, numbers)
+
+        monkeypatch.setattr(ParkFolder, "read", held)
+
+
+def left_in_files(ftw: Path, folder: Path, truth: Engine) -> tuple[Engine, tuple[int, ...]]:
+    """An engine for two whose folder has a text with its next words, and the first stream."""
+    memory = {"park_bytes": host_bytes(ftw, PARKED), "park_dir": folder}
+    engine = small(ftw, parallel=2, **memory)
+    (text,) = talk(engine, truth, 1)
+    engine.park()
+    engine.close()
+    return small(ftw, parallel=2, **memory), (*text, *random_ids(8, seed=5))
+
+
+def start(engine: Engine, request: GenerateRequest) -> list[Any]:
+    """Send a request and take one step. Returns its events, which grow."""
+    events: list[Any] = []
+    engine.submit(request, events.append)
+    engine._receive(wait=False)
+    engine.step()
+    return events
+
+
+def to_end(engine: Engine) -> None:
+    while engine.scheduler.has_work:
+        engine.step()
+    engine.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_streams_go_on_while_files_are_read(
+    kind: str,
+    damaged: bool,
+    models: Models,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ftw = models(KINDS[kind])
+    truth = engine_of(ftw, on=False)
+    engine, ids = left_in_files(ftw, tmp_path, truth)
+    for path in tmp_path.glob("*.park") if damaged else ():
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    held = Held(monkeypatch)
+    streaming = ask("stream", random_ids(20, seed=9), max_tokens=40)
+    stream = start(engine, streaming)
+    back = start(engine, ask("back", ids))
+    before = len(stream)
+    for _ in range(10):
+        engine.step()
+    assert len(stream) == before + 10
+    assert engine.scheduler.num_waiting == 1
+    held.free.set()
+    to_end(engine)
+    results = result_of(stream), result_of(back)
+    assert [item.token_ids for item in results] == [
+        one(truth, request).token_ids for request in (streaming, ask("back", ids))
+    ]
+    assert cached(results[1]) == (0 if damaged else len(ids) - NEW)
+    assert set(held.threads) == {"ft-park-read"}
+    assert any("is of no use" in item.message for item in caplog.records) == damaged
+    engine.close()
+
+
+def test_request_that_is_cancelled_while_its_files_are_read_leaves_nothing(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ftw = models("llama")
+    truth = engine_of(ftw, on=False)
+    engine, ids = left_in_files(ftw, tmp_path, truth)
+    held = Held(monkeypatch)
+    start(engine, ask("stream", random_ids(20, seed=9), max_tokens=40))
+    back = start(engine, ask("back", ids))
+    engine.abort("back")
+    engine._receive(wait=False)
+    assert back[-1].reason == "abort"
+    assert not engine.scheduler.reuse._readings
+    held.free.set()
+    to_end(engine)
+    assert cache(engine).returned_tokens == 0
+    again = one(engine, ask("again", ids))
+    assert again.token_ids == one(truth, ask("again", ids)).token_ids
+    assert cached(again) == len(ids) - NEW
+    engine.close()
+
+
+def test_request_left_alone_waits_for_its_files(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No stream runs any more that a wait could hold up."""
+    ftw = models("llama")
+    truth = engine_of(ftw, on=False)
+    engine, ids = left_in_files(ftw, tmp_path, truth)
+    held = Held(monkeypatch)
+    start(engine, ask("stream", random_ids(20, seed=9), max_tokens=2))
+    back = start(engine, ask("back", ids))
+    assert engine.scheduler.num_running == 0
+    freeing = threading.Timer(0.02, held.free.set)
+    freeing.start()
+    to_end(engine)
+    freeing.join()
+    assert cached(result_of(back)) == len(ids) - NEW
+    assert result_of(back).token_ids == one(truth, ask("back", ids)).token_ids
+    assert held.threads == ["ft-park-read"]
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["full", "state"])
+def test_what_is_parked_ahead_stays_on_the_device_and_costs_no_copy_later(
+    kind: str, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ftw = models(KINDS[kind])
+    engine = small(ftw, park_bytes=host_bytes(ftw, PARKED))
+    truth = engine_of(ftw, on=False)
+    texts = talk(engine, truth, ON_DEVICE + 2)  # they fill it
+    parked, reuse = engine._loaded.memory.parked, engine.scheduler.reuse
+    before, kinds = cache(engine), []
+    parked.park_ahead(lambda: False)
+    assert cache(engine).parked_bytes == before.parked_bytes
+    parked.park_ahead(lambda: True)
+    assert cache(engine).parked_bytes > before.parked_bytes
+    assert cache(engine).evicted_pages == before.evicted_pages == 0
+    assert not reuse.park_ahead()
+    copy = engine.runner.copy
+    monkeypatch.setattr(
+        engine.runner,
+        "copy",
+        lambda items: (kinds.extend(item.kind for item in items), copy(items)),
+    )
+    one(engine, ask("other", random_ids(30, seed=77)))
+    assert cache(engine).evicted_pages > 0
+    assert "park_page" not in kinds
+    assert go_on(engine, truth, texts) == [NEW] * len(texts)
 
 
 @pytest.mark.parametrize("kind", ["park_page", "return_page", "park_state", "return_state"])

@@ -44,7 +44,7 @@ class FakeDisk:
         self.files[rank] = [self.play.rows[bool(kept.tail), kept.row] for kept in items]
         return self.module.ParkedFile(rank, len(items))
 
-    def read(self, file: Any, items: Sequence[Any]) -> list[int] | None:
+    def read(self, file: Any, items: Sequence[Any], reading: None) -> list[int] | None:
         assert file.rank not in self.damaged, "a damaged file was read again"
         if self.play.rng.random() < self.faults:
             self.damaged.add(file.rank)
@@ -205,7 +205,7 @@ MUTANTS = {
     ),
     "salts are forgotten": ("self._roots.get(salt)", 'self._roots.get("")'),
     "a gap is walked over": (
-        "if child is None or (child.depth > whole and child.page is None):",
+        "if child is None or (end > whole and child.page is None):",
         "if child is None:",
     ),
     "a page without bytes is chosen": (
@@ -225,15 +225,15 @@ MUTANTS = {
         "range(1, min(PAGE_TOKENS, limit - node.depth) + 1)",
     ),
     "what the device has comes back too": (
-        "if node.page is not None and node.depth > whole]",
-        "if node.page is not None]",
+        "for node in way[whole // PAGE_TOKENS + 1 :]",
+        "for node in way[1:]",
     ),
     "a damaged file stays": (
         "                self._drop_file(file)\n                return None",
         "                return None",
     ),
     "files grow over their limit": (
-        "        fits = self.file_bytes + size <= self._limits.file_bytes\n",
+        "        fits = self.file_bytes + size <= self.limits.file_bytes\n",
         "        fits = True\n",
     ),
     "files are not counted": (

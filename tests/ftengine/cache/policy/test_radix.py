@@ -188,6 +188,28 @@ def test_tree_does_what_the_slow_model_does(seed: int, stateful: bool) -> None:
     play_out(radix, seed, stateful)
 
 
+@pytest.mark.parametrize("last", [(), (3,) * 9, (3,) * 16, (3,) * 9 + (4,) * 7])
+def test_grafted_pages_are_found_from_their_end_as_from_the_root(last: tuple[int, ...]) -> None:
+    """The last one may hold less than a page, or other tokens than the text goes on with."""
+    pages = PageAllocator(6)
+    tree = radix.RadixTree(pages)
+    text = (1,) * 16 + (2,) * 16 + (3,) * 20
+    parts = [part for part in (text[:16], text[16:32], last) if part]
+    taken = pages.allocate(len(parts))
+    assert taken is not None
+    root = tree.pin("", text)
+    lease = tree.graft(root, [(part, page, None) for part, page in zip(parts, taken, strict=True)])
+    tree.check_integrity()
+    found = tree.acquire("", text, len(text), lease)
+    assert found == tree.acquire("", text, len(text))
+    assert found.num_tokens == 32 + sum(token == 3 for token in last)
+    for node in (lease, found.node, found.node):
+        tree.release(node)
+    tree.check_integrity()
+    assert tree.evict(6) == len(parts)
+    assert pages.num_free == 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stateful", [False, True])
 @pytest.mark.parametrize("seed", range(100, 400))
@@ -201,8 +223,8 @@ MUTANTS = {
     "a page of another is taken without a reference": ("self._pages.share((node.page,))", "pass"),
     "one's own equal page is not given back": ("self._pages.release((pages[number],))", "pass"),
     "the newest goes first": (
-        "next(iter(self._idle))\n            self._tell",
-        "next(reversed(self._idle))\n            self._tell",
+        "self._idle.popitem(last=False)",
+        "self._idle.popitem()",
     ),
     "parents go before children": (
         "self._idle[at] = None\n",

@@ -39,6 +39,14 @@ CALLS = {
     "llama3": f'{{"name": "get_weather", "parameters": {JSON_ARGS}}}',
     "granite": f'<|tool_call|>[{{"name": "get_weather", "arguments": {JSON_ARGS}}}]',
     "gemma": '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:2}<tool_call|>',
+    "command": f'<|START_ACTION|>[\n    {{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {JSON_ARGS}}}\n]<|END_ACTION|>',
+    "muse": ' to=get_weather<|message|><atem:function_calls>\n<atem:invoke name="get_weather">\n<atem:parameter name="city">Paris</atem:parameter>\n<atem:parameter name="days">2</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
+    "solar": f"<|tool_calls|><|tool_call:begin|>c1<|tool_call:name|>get_weather<|tool_call:args|>{JSON_ARGS}<|tool_call:end|><|calls|>",
+    "lfm2": '<|tool_call_start|>[get_weather(city="Paris", days=2)]<|tool_call_end|>',
+    "llama4": '[get_weather(city="Paris", days=2)]',
+    "hy3": "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Paris</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>2</arg_value:opensource>\n</tool_call:opensource>\n</tool_calls:opensource>",
+    "hunyuan": f'<tool_calls>[{{"name": "get_weather", "arguments": {JSON_ARGS}}}]</tool_calls>',
+    "jamba": f'<tool_calls>[{{"name": "get_weather", "arguments": {JSON_ARGS}}}]</tool_calls>',
     "harmony": f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{JSON_ARGS}",
 }
 
@@ -101,7 +109,7 @@ def test_a_forced_call_is_a_call_and_nothing_else(name: str, marks: bool) -> Non
 
 @pytest.mark.parametrize("marks", [True, False])
 @pytest.mark.parametrize(
-    "name", [f.name for f in FORMATS if f.reasoning and f.name not in ("harmony", "gemma")]
+    "name", [f.name for f in FORMATS if f.reasoning and f.name not in ("harmony", "muse", "gemma")]
 )
 def test_a_constraint_binds_the_answer_and_not_the_reasoning(name: str, marks: bool) -> None:
     fmt = format_named(name)
@@ -123,6 +131,19 @@ def test_a_constraint_binds_the_answer_and_not_the_reasoning(name: str, marks: b
         assert not accepts(name, inside, JSON_ARGS, marks=marks)
 
 
+def test_an_answer_may_stand_behind_the_mark_that_begins_it() -> None:
+    demand = Demand(answer=Constraint("json"), thinking="may")
+    for name, thoughts, lead in (
+        ("command", "<|START_THINKING|>hm<|END_THINKING|>", "<|START_TEXT|>"),
+        ("hunyuan", "<think>\nhm\n</think>\n", "<answer>\n"),
+        ("solar", "<|think|>hm<|end|>", "<|begin|>assistant<|content|>"),
+    ):
+        assert accepts(name, demand, thoughts + lead + "{}")
+        assert accepts(name, demand, lead + "{}")
+        assert accepts(name, demand, "{}")
+        assert not accepts(name, demand, lead + "no")
+
+
 def test_harmony_reasons_in_its_channel_before_a_constrained_answer() -> None:
     demand = Demand(answer=Constraint("json"), thinking="may")
     answer = "<|channel|>final<|message|>{}"
@@ -130,6 +151,15 @@ def test_harmony_reasons_in_its_channel_before_a_constrained_answer() -> None:
     assert accepts("harmony", demand, answer)
     assert accepts("harmony", demand, thoughts + answer)
     assert not accepts("harmony", demand, thoughts + answer[:-2] + "no")
+
+
+def test_muse_reasons_to_itself_before_a_constrained_answer() -> None:
+    demand = Demand(answer=Constraint("json"), thinking="may")
+    answer = " to=user<|message|>{}"
+    thoughts = " to=self<|message|>hm<|eom|><|start|>assistant"
+    assert accepts("muse", demand, answer)
+    assert accepts("muse", demand, thoughts + answer)
+    assert not accepts("muse", demand, thoughts + answer[:-2] + "no")
 
 
 def test_with_tools_an_answer_may_obey_its_schema_or_be_a_call() -> None:
