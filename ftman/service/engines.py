@@ -99,6 +99,10 @@ class Engines:
             need_bytes=weights_bytes + kv_bytes * context_tokens * parallel + parked_bytes,
         )
 
+    def are_idle(self) -> bool:
+        """Whether no engine runs or is loaded and no request waits for one."""
+        return not self._supervisor.running() and not self._supervisor.queue()
+
     async def lease(
         self, stack: contextlib.AsyncExitStack, spec: EngineSpec, keep_alive_s: float | None
     ) -> AsyncGenerator[Waiting | Lease, None]:

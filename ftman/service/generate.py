@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +40,12 @@ from ftman.chat.types import (
 )
 from ftman.clock import Clock
 from ftman.errors import BusyError, EngineDiedError
+from ftman.service.ahead import Ahead
 from ftman.service.constraints import wire_constraint
 from ftman.service.engines import Engines
 from ftman.service.options import sampling_of
 from ftman.service.prompts import Fitted, chat_prompt, completion_prompt
+from ftman.service.requests import Settings
 from ftman.service.tokenizers import TokenizerShelf
 from ftman.supervisor.supervisor import Lease
 
@@ -128,7 +130,14 @@ class Generator:
         started_s = self._clock.monotonic()
         model = self._engines.usable(request.model)
         settings = self._engines.settings(model, request.options)
-        async with self._shelf.use(model.ftw_id, model.ftw_path) as tokenizer:
+        sampling_of(settings.options)  # a bad option is told before anything is loaded
+        async with contextlib.AsyncExitStack() as stack:
+            ahead = self._lease_ahead(model, settings, request.keep_alive_s)
+            if ahead is not None:
+                stack.push_async_callback(ahead.aclose)
+            tokenizer = await stack.enter_async_context(
+                self._shelf.use(model.ftw_id, model.ftw_path)
+            )
             num_keep = settings.options.num_keep
             fitted = await prepare(
                 request,
@@ -154,16 +163,30 @@ class Generator:
                 (*settings.notes, *noted),
                 constraint,
             )
-            async with contextlib.aclosing(self._lease_and_stream(job)) as events:
+            async with contextlib.aclosing(self._lease_and_stream(job, ahead)) as events:
                 async for event in events:
                     yield event
 
-    async def _lease_and_stream(self, job: _Job) -> AsyncGenerator[ChatEvent, None]:
-        wire = _wire_request(job)  # a bad option is told before anything is loaded
+    def _lease_ahead(
+        self, model: Model, settings: Settings, keep_alive_s: float | None
+    ) -> Ahead | None:
+        """Begin to load a model while its prompt is made, where that takes nobody's place.
+
+        A prompt that turns out to be bad gives the load up.
+        """
+        if not self._engines.are_idle():
+            return None
+        spec = self._engines.spec(model, settings.context_tokens, settings.options.num_thread)
+        return Ahead(lambda stack: self._engines.lease(stack, spec, keep_alive_s))
+
+    async def _lease_and_stream(
+        self, job: _Job, ahead: Ahead | None
+    ) -> AsyncGenerator[ChatEvent, None]:
+        wire = _wire_request(job)
         for last_try in (False, True):
             heard = False
             try:
-                async with contextlib.aclosing(self._one_lease(job, wire)) as events:
+                async with contextlib.aclosing(self._one_lease(job, wire, ahead)) as events:
                     async for event in events:
                         heard = heard or not _is_waiting(event)
                         yield event
@@ -172,13 +195,22 @@ class Generator:
                 # It died of another request while this one waited in it: no reason to fail it.
                 if heard or last_try or error.code != EngineDiedError.code:
                     raise
+                ahead = None
                 log.info("%s: asking a new engine, since %s", job.request_id, error.message)
 
-    async def _one_lease(self, job: _Job, wire: GenerateRequest) -> AsyncGenerator[ChatEvent, None]:
+    async def _one_lease(
+        self, job: _Job, wire: GenerateRequest, ahead: Ahead | None
+    ) -> AsyncGenerator[ChatEvent, None]:
         async with contextlib.AsyncExitStack() as stack:
-            spec = self._engines.spec(job.model, job.context_tokens, job.options.num_thread)
+            items: AsyncIterator[Waiting | Lease]
+            if ahead is None:
+                spec = self._engines.spec(job.model, job.context_tokens, job.options.num_thread)
+                items = self._engines.lease(stack, spec, job.keep_alive_s)
+            else:
+                stack.push_async_callback(ahead.aclose)
+                items = ahead.items()
             lease: Lease | None = None
-            async for item in self._engines.lease(stack, spec, job.keep_alive_s):
+            async for item in items:
                 if isinstance(item, Waiting):
                     yield item
                 else:
