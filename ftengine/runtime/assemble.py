@@ -20,7 +20,7 @@ from ftengine.config import EngineConfig
 from ftengine.device.cpus import usable_cpus
 from ftengine.device.cuda import GpuDevice
 from ftengine.device.host_memory import available_bytes
-from ftengine.device.torch_device import page_aligned
+from ftengine.device.torch_device import LateHugePages
 from ftengine.errors import CapacityError, EngineError, FormatError, LoadError
 from ftengine.experts.gpu_store import GpuStore
 from ftengine.gpu.kernels import GpuKernels
@@ -106,6 +106,7 @@ class Assembled:
     memory: MemoryManager
     info: EngineInfo
     borrowed: BorrowedBanks
+    late_pages: LateHugePages | None
 
 
 @dataclass(frozen=True)
@@ -390,17 +391,21 @@ def _put_together(
         kv_format=pool.kept_as,
         notes=notes,
     )
-    return Assembled(runner, scheduler, pages, memory, info, weights.borrowed)
+    return Assembled(runner, scheduler, pages, memory, info, weights.borrowed, placed.late_pages)
 
 
 @dataclass(frozen=True)
 class _Placed:
-    """A model where it computes. notes: what the user should know of it."""
+    """A model where it computes. notes: what the user should know of it.
+
+    late_pages: of its pools' memory, None where that is not the CPU's.
+    """
 
     placement: Placement
     runner: Runner
     vocab_size: int
     notes: tuple[str, ...]
+    late_pages: LateHugePages | None = None
 
 
 def _place_on_cpu(
@@ -415,12 +420,13 @@ def _place_on_cpu(
     placement = choose_placement(config, spec, choice.kernels)
     decoder = Builder(spec, weights, choice.kernels, limits, placement.store).decoder()
     pools = _pools(config, spec, plan, together=True)
-    pool, states = pools.pages(page_aligned), pools.states(page_aligned)
+    late = LateHugePages()
+    pool, states = pools.pages(late.allocate), pools.states(late.allocate)
     dense_bytes = weights.held_bytes + weights.mapped_bytes - placement.store.host_bytes
     taken_bytes = pool.total_bytes + plan.state_bytes + plan.work_bytes + dense_bytes
     notes = start_slots(placement, config, spec, taken_bytes)
     runner = Runner(decoder, pool, _runner_limits(config, plan), states)
-    return _Placed(placement, runner, decoder.vocab_size, notes)
+    return _Placed(placement, runner, decoder.vocab_size, notes, late)
 
 
 def _place_on_gpu(

@@ -95,7 +95,9 @@ class Engine:
         )
         self._state = "ready"
         self._count()
-        self._settling = Settling(self._assembled.borrowed, self._is_busy)
+        late = self._assembled.late_pages
+        first = None if late is None else late.begin
+        self._settling = Settling(self._assembled.borrowed, self._is_busy, first)
         self._settling.start()
 
     def settle(self) -> None:

@@ -1,4 +1,7 @@
-"""When banks that lie in the page cache are moved into own memory: while nothing else is to do."""
+"""What makes steps a little faster and would make the first one late: done after it, while idle.
+
+Pools get huge pages, and banks that lie in the page cache are moved into own memory.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,27 @@ _SPARE_BYTES = 256 << 20
 
 
 class Settling:
-    """A thread that moves banks, a part at a time. busy: may be called from any thread."""
+    """A thread that moves banks, a part at a time. busy: may be called from any thread.
 
-    def __init__(self, banks: BorrowedBanks, busy: Callable[[], bool]) -> None:
+    first: what is done before, None = nothing.
+    """
+
+    def __init__(
+        self,
+        banks: BorrowedBanks,
+        busy: Callable[[], bool],
+        first: Callable[[], None] | None = None,
+    ) -> None:
         self._banks = banks
+        self._first = first
         self._busy = busy
         self._hurry = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin, where there is something to move."""
-        if self._banks.left_bytes:
+        """Begin, where there is something to do."""
+        if self._banks.left_bytes or self._first is not None:
             self._thread = threading.Thread(target=self._run, name="settle", daemon=True)
             self._thread.start()
 
@@ -45,6 +57,8 @@ class Settling:
 
     def _run(self) -> None:
         self._hurry.wait(_FIRST_PAUSE_S)
+        if self._first is not None and not self._closed:
+            self._first()
         while not self._closed:
             if _is_short():
                 if self._hurry.is_set():

@@ -143,3 +143,13 @@ def test_hurry_ends_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> No
     settling.start()
     settling.finish()
     assert banks.parts == 1
+
+
+def test_what_comes_first_is_done_once_even_with_nothing_to_move() -> None:
+    done: list[int] = []
+    settling = Settling(BorrowedBanks(), busy=lambda: False, first=lambda: done.append(1))
+    settling.start()
+    settling.finish()
+    assert done == [1]
+    settling.close()
+    assert done == [1]
