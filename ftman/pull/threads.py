@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -10,15 +11,19 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    """Run `work` in a thread. A cancelled caller still waits until it has ended.
+    """Run `work` in a thread. A caller that is cancelled, even twice, waits until it has ended.
 
-    Without that, a file could be closed, and its number reused, under a running write.
+    Without that, a file could be closed, and its number reused, under a running write; or what was
+    being written could be written, and counted, once more. A second time comes by itself: where
+    several run together, the first to end of a cancellation has the others cancelled again.
     """
     future = asyncio.get_running_loop().run_in_executor(None, lambda: work(*arguments))
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await asyncio.wait({future})
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({future})
         if not future.cancelled():
             future.exception()
         raise

@@ -22,6 +22,7 @@ def recipe(name: str, home: Path, script: FakeScript) -> Recipe:
     return Recipe(name, (*FAKE, script.to_json()), "tiny", settings)
 
 
+@pytest.mark.slow
 def test_a_slower_server_loses_in_every_ratio(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

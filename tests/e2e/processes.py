@@ -50,6 +50,7 @@ def manager_process(
     home.mkdir(parents=True, exist_ok=True)
     env = {k: v for k, v in os.environ.items() if not k.startswith(("FT_", "OLLAMA_", "OPENAI_"))}
     env |= {"FT_HOME": str(home), "FT_HOST": "127.0.0.1:0", "PYTHONPATH": str(ROOT)}
+    env["FT_PREPARE_ENGINE"] = "off"  # seconds of work that few tests wait for
     with (home / "stderr.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=ROOT, env=env | environment, stdin=subprocess.DEVNULL, stderr=log
