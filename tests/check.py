@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKERS = ("-n", "3", "--dist", "loadfile")
-"""For two cores: tests that start processes wait about as much as they compute.
+WORKERS = ("-n", "2", "--dist", "loadfile")
+"""Most tests wait more than they compute.
 
 A file stays in one process, and its fixtures with it.
 """
