@@ -6,6 +6,7 @@ Pools get huge pages, and banks that lie in the page cache are moved into own me
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 from ftengine.device.host_memory import available_bytes
@@ -41,7 +42,8 @@ class Settling:
     def start(self) -> None:
         """Begin, where there is something to do."""
         if self._banks.left_bytes or self._first is not None:
-            self._thread = threading.Thread(target=self._run, name="settle", daemon=True)
+            arguments = (weakref.ref(self), self._hurry)
+            self._thread = threading.Thread(target=_run, args=arguments, name="settle", daemon=True)
             self._thread.start()
 
     def finish(self) -> None:
@@ -55,19 +57,30 @@ class Settling:
         self._closed = True
         self.finish()
 
-    def _run(self) -> None:
-        self._hurry.wait(_FIRST_PAUSE_S)
-        if self._first is not None and not self._closed:
+    def step(self, is_first: bool) -> float | None:
+        """Do one thing. Returns how long to wait before the next, None after the last."""
+        if self._closed:
+            return None
+        if is_first and self._first is not None:
             self._first()
-        while not self._closed:
-            if _is_short():
-                if self._hurry.is_set():
-                    return
-                self._hurry.wait(_BUSY_PAUSE_S)
-            elif not self._banks.move_part():
-                return
-            elif self._busy():
-                self._hurry.wait(_BUSY_PAUSE_S)
+        if _is_short():
+            return None if self._hurry.is_set() else _BUSY_PAUSE_S
+        if not self._banks.move_part():
+            return None
+        return _BUSY_PAUSE_S if self._busy() else 0.0
+
+
+def _run(settling: weakref.ref[Settling], hurry: threading.Event) -> None:
+    """The thread; while it waits it keeps nothing alive that nobody else uses."""
+    hurry.wait(_FIRST_PAUSE_S)
+    is_first = True
+    while (found := settling()) is not None:
+        pause_s, is_first = found.step(is_first), False
+        del found
+        if pause_s is None:
+            return
+        if pause_s:
+            hurry.wait(pause_s)
 
 
 def _is_short() -> bool:
