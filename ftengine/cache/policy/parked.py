@@ -177,6 +177,8 @@ class ParkedTexts:
 
     def begin_reading(self, salt: str, tokens: Tokens, match: Match) -> Reading | None:
         """Begin to read what `find` would have to read. None: nothing."""
+        if not self._files:
+            return None
         way = self._find(salt, tokens, match)
         wanted = {} if way is None else _in_files((*way.pages, *_one(way.state)))
         return self._disk.start(wanted) if wanted and self._disk is not None else None

@@ -66,6 +66,19 @@ def call_list(run: Run, *, own_ids: bool = True) -> Steps:
         first = False
 
 
+def listed_calls(run: Run, close: str, *, own_ids: bool = True) -> Steps:
+    """Read a list of call objects, or one alone, up to and over `close` where that follows."""
+    reader = run.reader
+    yield from reader.space()
+    if (yield from reader.literal("[")):
+        yield from call_list(run, own_ids=own_ids)
+    else:
+        yield from call_object(run, own_id=own_ids)
+    yield from reader.space()
+    yield from reader.closing(close)
+    yield from reader.space()
+
+
 def arguments(run: Run, call: CallWriter) -> Steps:
     """Read a JSON object as the arguments of an announced call and complete it.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from ftman.chat.formats.base import CallGrammar, CallSyntax, ChatFormat, Marks, ThinkSwitch
-from ftman.chat.formats.calls_json import call_list, call_object
+from ftman.chat.formats.calls_json import listed_calls
 from ftman.chat.formats.calls_xml import one_or_more
 from ftman.chat.formats.reader import Steps
 from ftman.chat.formats.run import Run
@@ -18,16 +18,8 @@ _WRAPS = ("<|START_TEXT|>", "<|END_TEXT|>", "<|START_RESPONSE|>", "<|END_RESPONS
 
 
 def _parse(run: Run, mark: str) -> Steps:
-    reader = run.reader
-    yield from reader.space()
     # the model's own ids begin anew in every turn
-    if (yield from reader.literal("[")):
-        yield from call_list(run, own_ids=False)
-    else:
-        yield from call_object(run, own_id=False)
-    yield from reader.space()
-    yield from reader.closing(_CLOSE)
-    yield from reader.space()
+    yield from listed_calls(run, _CLOSE, own_ids=False)
 
 
 def _grammar(wanted: CallGrammar) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftman.chat.formats.base import CallSyntax, ChatFormat, Marks, ThinkSwitch
-from ftman.chat.formats.calls_json import call_list, call_object, listed_grammar
+from ftman.chat.formats.calls_json import listed_calls, listed_grammar
 from ftman.chat.formats.reader import Steps
 from ftman.chat.formats.run import Run
 
@@ -11,15 +11,7 @@ _MARK, _OPEN, _CLOSE = "<|tool_call|>", "<tool_call>", "</tool_call>"
 
 
 def _parse(run: Run, mark: str) -> Steps:
-    reader = run.reader
-    yield from reader.space()
-    if (yield from reader.literal("[")):
-        yield from call_list(run)
-    else:
-        yield from call_object(run)
-    yield from reader.space()
-    yield from reader.closing(_CLOSE)
-    yield from reader.space()
+    yield from listed_calls(run, _CLOSE)
 
 
 FORMAT = ChatFormat(

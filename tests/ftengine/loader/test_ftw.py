@@ -80,31 +80,25 @@ def test_entries_of_several_blocks_are_read_exactly(ftw: Path, small_blocks: int
         read_all(model)
 
 
-def test_a_flipped_bit_in_any_block_is_named(own: Path, small_blocks: int) -> None:
+@pytest.mark.parametrize(("mapped", "step"), [(False, 5), (True, 20)])
+def test_a_flipped_bit_in_any_block_is_named(
+    own: Path, small_blocks: int, mapped: bool, step: int
+) -> None:
     shard = own / "weights-00000.ftw"
     whole = shard.read_bytes()
-    for block in range(0, len(whole) // small_blocks, 5):
+    for block in range(0, len(whole) // small_blocks, step):
         with checked(own, small_blocks) as model:
             damaged = bytearray(whole)
             damaged[block * small_blocks + 77] ^= 1
             shard.write_bytes(damaged)
+            if mapped:
+                model.map_cached()
             with pytest.raises(FormatError, match=rf"ftw is damaged \(block {block} "):
-                read_all(model)
+                model.check_rest() if mapped else read_all(model)
         shard.write_bytes(whole)
 
 
-def test_a_flipped_bit_is_named_where_the_shard_is_mapped(own: Path, small_blocks: int) -> None:
-    shard = own / "weights-00000.ftw"
-    whole = shard.read_bytes()
-    for block in range(0, len(whole) // small_blocks, 20):
-        with checked(own, small_blocks) as model:
-            damaged = bytearray(whole)
-            damaged[block * small_blocks + 77] ^= 1
-            shard.write_bytes(damaged)
-            model.map_cached()
-            with pytest.raises(FormatError, match=rf"ftw is damaged \(block {block} "):
-                model.check_rest()
-        shard.write_bytes(whole)
+def test_a_mapped_shard_is_read_exactly(own: Path, small_blocks: int) -> None:
     with checked(own, small_blocks) as model:
         model.map_cached()
         read_all(model)
