@@ -257,6 +257,11 @@ def settings_of(config: Config) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def variables() -> tuple[str, ...]:
+    """The environment variable of every setting, but for secrets."""
+    return tuple(f"FT_{key.upper()}" for key in _KEYS if key not in SECRET_KEYS)
+
+
 def config_file(environ: Mapping[str, str] | None = None) -> Path:
     """The settings file that counts, whether it exists or not."""
     env = os.environ if environ is None else environ

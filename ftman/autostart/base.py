@@ -14,36 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ftman.config import FALL_BACKS
+from ftman.config import FALL_BACKS, variables
 from ftman.errors import FtmanError
 
 CARRIED = (
     "FT_HOME",
-    "FT_MODELS",
-    "FT_HOST",
     "FT_CONFIG",
-    "FT_REGISTRY",
-    "FT_KEEP_ALIVE",
-    "FT_MAX_LOADED_MODELS",
-    "FT_MAX_QUEUE",
-    "FT_NUM_PARALLEL",
-    "FT_CONTEXT_LENGTH",
-    "FT_ORIGINS",
-    "FT_DEVICE",
-    "FT_THREADS",
-    "FT_HOSTS",
-    "FT_TLS_CERT",
-    "FT_TLS_KEY",
+    *variables(),
     *FALL_BACKS.values(),
+    "XDG_DATA_HOME",
     "HF_HOME",
     "HF_ENDPOINT",
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
-    "NO_PROXY",
+    *("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *("https_proxy", "http_proxy", "all_proxy", "no_proxy"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
 """Variables that are written into the service when they are set in the shell that enables it.
 
-Without them the service would look at another store than the shell. Secrets are not carried.
+Without them the service would look at another store than the shell, or run with other settings.
+Secrets are not carried.
 """
 
 

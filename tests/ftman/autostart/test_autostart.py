@@ -96,6 +96,12 @@ def test_call_is_absolute_and_carries_settings_but_no_secrets() -> None:
     assert call == ServiceCall(("/usr/bin/python3", "-m", "ftman", "serve"), (("FT_HOME", "/x"),))
 
 
+@pytest.mark.parametrize("name", ["FT_PARK_DISK", "FT_ACTIVATIONS", "FT_PREPARE_ENGINE", "all_proxy"])
+def test_call_carries_whatever_the_manager_would_read(name: str) -> None:
+    assert (name, "x") in service_call({name: "x", "FT_API_KEY": "secret"}).environ
+    assert "secret" not in str(service_call({name: "x", "FT_API_KEY": "secret"}))
+
+
 def test_variable_with_a_newline_is_refused_by_name() -> None:
     with pytest.raises(AutostartError, match="FT_HOME"):
         service_call({"FT_HOME": "/x\nExecStart=/bin/evil"})
