@@ -83,6 +83,7 @@ void run_split(const AttentionJob& job, const Unit& unit, int32_t split, float* 
   run.head_offset = unit.kv_head * kPageTokens * a.head_dim;
   run.first_key = split * kSplitKeys;
   run.end_key = std::min(last, run.first_key + kSplitKeys);
+  run.known_pages = static_cast<int32_t>((last + kPageTokens - 1) / kPageTokens);
   run.window = static_cast<int32_t>(a.window);
   run.scale = a.scale;
   run.scratch = scratch + header;

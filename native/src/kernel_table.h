@@ -80,6 +80,7 @@ struct AttendRun {
   int64_t head_offset;   // elements from page start to this KV head
   int32_t first_key;     // absolute, multiple of kSplitKeys
   int32_t end_key;       // absolute, exclusive; at most first_key + kSplitKeys
+  int32_t known_pages;   // entries of `pages` that may be read
   int32_t window;        // 0: none
   float scale;
   float* scratch;  // attend_scratch_floats(rows, padded_dim)

@@ -2,12 +2,15 @@
 // as they are, queries and weights are rounded to bfloat16, and sums stay float32.
 //
 // Scores: pairs of head_dim, a page's words transposed once for all rows. Values: pairs of keys, a
-// few pages interleaved once for all rows. What a row gets does not depend on the other rows of its
-// block, as in attention-inl.h.
+// few pages interleaved once for all rows. A handful of rows, as in decoding, takes both straight
+// from the registers in which they were turned. What a row gets does not depend on the other rows of
+// its block, as in attention-inl.h: sums are added up in the same order either way.
 namespace ft {
 namespace {
 
 constexpr int kPairDims = 32;   // head_dim is a multiple
+constexpr int kFewRows = 8;
+constexpr int kFewFloats = 512;  // rows x head_dim; beyond it registers run short
 constexpr int kValuePages = 4;  // interleaved at a time
 constexpr int kValuePairs = kValuePages * kPageTokens / 2;
 
@@ -87,6 +90,77 @@ FT_INLINE void interleave_values(const AttendRun* run, int index, int keys, uint
   }
 }
 
+// Scores of all rows, M of them.
+template <int M>
+FT_INLINE void score_few(const AttendRun* run, const PairScratch& at, int skip, int num_pages) {
+  const int words = run->head_dim / 2, first_page = run->first_key / kPageTokens;
+  const VF scale = vf_set1(run->scale);
+  for (int p = skip; p < num_pages; ++p) {
+    prefetch_step(run, p - skip, skip, num_pages);
+    const float* page = (const float*)page_of(run, run->k_pool, first_page + p);
+    VF s[M];
+    FT_UNROLL
+    for (int m = 0; m < M; ++m) s[m] = vf_set1(0.0f);
+    for (int w = 0; w < words; w += 16) {
+      VF keys[16];
+      load_columns(page + w, words, keys);
+      const uint16_t* q = at.queries + 2 * w;
+      FT_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        FT_UNROLL
+        for (int m = 0; m < M; ++m)
+          s[m] = vf_dot_at(vf_as_i(keys[i]), q + m * run->head_dim + 2 * i, s[m]);
+      }
+    }
+    FT_UNROLL
+    for (int m = 0; m < M; ++m)
+      vf_store(at.scores + m * kSplitKeys + p * kPageTokens, vf_mul(s[m], scale));
+  }
+}
+
+// Adds the values of one pair of keys, 32 D dimensions from `first` on; `second` may be missing.
+template <int M, int D>
+FT_INLINE void add_pair(const uint16_t* first, const uint16_t* second, const float* weights,
+                        VF acc[M][2 * D]) {
+  FT_UNROLL
+  for (int j = 0; j < D; ++j) {
+    const VI a = vi_load(first + j * kPairDims),
+             b = second ? vi_load(second + j * kPairDims) : vi_set1(0);
+    const VI low = vi_interleave16<0>(a, b), high = vi_interleave16<1>(a, b);
+    FT_UNROLL
+    for (int m = 0; m < M; ++m) {
+      const uint16_t* w = (const uint16_t*)(weights + m * kSplitKeys);
+      acc[m][2 * j] = vf_dot_at(low, w, acc[m][2 * j]);
+      acc[m][2 * j + 1] = vf_dot_at(high, w, acc[m][2 * j + 1]);
+    }
+  }
+}
+
+// Values of all rows, M of them, for some pages from p on; 32 D dimensions from d on.
+template <int M, int D>
+FT_INLINE void value_few(const AttendRun* run, const PairScratch& at, int p, int end, int d) {
+  const int first_page = run->first_key / kPageTokens, all = run->end_key - run->first_key;
+  float* to = run->acc + d;
+  VF acc[M][2 * D];
+  FT_UNROLL
+  for (int m = 0; m < M; ++m) {
+    FT_UNROLL
+    for (int j = 0; j < 2 * D; ++j) acc[m][j] = vf_load(to + m * run->padded_dim + j * kLanes);
+  }
+  for (; p < end; ++p) {
+    const uint16_t* page = page_of(run, run->v_pool, first_page + p) + d;
+    const int left = all - p * kPageTokens, keys = left < kPageTokens ? left : kPageTokens;
+    const float* weights = at.scores + p * kPageTokens / 2;
+    for (int key = 0; key < keys; key += 2, page += 2 * run->head_dim)
+      add_pair<M, D>(page, key + 1 < keys ? page + run->head_dim : nullptr, weights + key / 2, acc);
+  }
+  FT_UNROLL
+  for (int m = 0; m < M; ++m) {
+    FT_UNROLL
+    for (int j = 0; j < 2 * D; ++j) vf_store(to + m * run->padded_dim + j * kLanes, acc[m][j]);
+  }
+}
+
 // Weights become bfloat16, in place, and their sum that of what they became. n: multiple of 16.
 FT_INLINE void round_weights(const AttendRun* run, int row, float* s, int n) {
   uint16_t* to = (uint16_t*)s;
@@ -100,14 +174,56 @@ FT_INLINE void round_weights(const AttendRun* run, int row, float* s, int n) {
   run->sum[row] = vf_sum(sum);
 }
 
+FT_INLINE void round_queries(const AttendRun* run, const PairScratch& at) {
+  for (int row = 0; row < run->rows; ++row)
+    for (int d = 0; d < run->head_dim; d += kPairDims)
+      vi_store_halves(at.queries + (int64_t)row * run->head_dim + d, run->q[row] + d);
+}
+
+FT_INLINE void scores_to_weights(const AttendRun* run, const PairScratch& at, int skip,
+                                 int num_pages) {
+  const int n = num_pages * kPageTokens;
+  for (int row = 0; row < run->rows; ++row) {
+    float* s = at.scores + (int64_t)row * kSplitKeys;
+    for (int i = 0; i < skip * kPageTokens; ++i) s[i] = kMinusInf;
+    softmax_row(run, row, s, n);
+    round_weights(run, row, s, n);
+  }
+}
+
+template <int M>
+void attend_few(const AttendRun* run) {
+  const PairScratch at = pair_scratch(run);
+  const int skip = pages_to_skip(run), num_pages = pages_of(run);
+  round_queries(run, at);
+  score_few<M>(run, at, skip, num_pages);
+  scores_to_weights(run, at, skip, num_pages);
+  memset(run->acc, 0, sizeof(float) * (size_t)M * (size_t)run->padded_dim);
+  constexpr int D = M > 4 ? 1 : 2;
+  const int page_bytes = kPageTokens * run->head_dim * 2;  // what lies in the cache for every block
+  const int group = page_bytes < kBytesAhead ? kBytesAhead / page_bytes : 1;
+  for (int p = skip; p < num_pages; p += group) {
+    const int end = p + group < num_pages ? p + group : num_pages;
+    for (int i = p; i < end; ++i)
+      prefetch_step(run, num_pages - skip + i - skip, skip, num_pages);
+    int d = 0;
+    for (; d + D * kPairDims <= run->head_dim; d += D * kPairDims)
+      value_few<M, D>(run, at, p, end, d);
+    for (; d < run->head_dim; d += kPairDims) value_few<M, 1>(run, at, p, end, d);
+  }
+}
+
 void attend_pairs(const AttendRun* run) {
-  const int dim = run->head_dim, words = dim / 2;
+  using Few = void (*)(const AttendRun*);
+  static constexpr Few few[kFewRows] = {attend_few<1>, attend_few<2>, attend_few<3>, attend_few<4>,
+                                        attend_few<5>, attend_few<6>, attend_few<7>, attend_few<8>};
+  if (run->rows <= kFewRows && run->rows * run->head_dim <= kFewFloats)
+    return few[run->rows - 1](run);
+  const int words = run->head_dim / 2;
   const PairScratch at = pair_scratch(run);
   const int first_page = run->first_key / kPageTokens, skip = pages_to_skip(run);
   const int num_pages = pages_of(run);
-  for (int row = 0; row < run->rows; ++row)
-    for (int d = 0; d < dim; d += kPairDims)
-      vi_store_halves(at.queries + (int64_t)row * dim + d, run->q[row] + d);
+  round_queries(run, at);
   for (int p = skip; p < num_pages; ++p) {
     const float* page = (const float*)page_of(run, run->k_pool, first_page + p);
     for (int w = 0; w < words; w += 16) transpose16(page + w, words, at.keys + w * kPageTokens);
@@ -117,13 +233,7 @@ void attend_pairs(const AttendRun* run) {
     for (; row + 4 <= run->rows; row += 4) score_pairs<4>(run, at, row, to);
     for (; row < run->rows; ++row) score_pairs<1>(run, at, row, to);
   }
-  const int n = num_pages * kPageTokens;
-  for (int row = 0; row < run->rows; ++row) {
-    float* s = at.scores + (int64_t)row * kSplitKeys;
-    for (int i = 0; i < skip * kPageTokens; ++i) s[i] = kMinusInf;
-    softmax_row(run, row, s, n);
-    round_weights(run, row, s, n);
-  }
+  scores_to_weights(run, at, skip, num_pages);
   memset(run->acc, 0, sizeof(float) * (size_t)run->rows * (size_t)run->padded_dim);
   for (int p = skip; p < num_pages; p += kValuePages) {
     const int first = p * kPageTokens, left = run->end_key - run->first_key - first;

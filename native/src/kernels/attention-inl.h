@@ -54,6 +54,22 @@ FT_INLINE const float* page_rows(const AttendRun* run, const void* pool, const u
   return buffer;
 }
 
+constexpr int kBytesAhead = 8192;
+
+// Asks for what a run reads some pages after step `step`: keys of pages, then their values, then the
+// next run's keys. Pages lie anywhere, and each is too short for the hardware to follow.
+FT_INLINE void prefetch_step(const AttendRun* run, int step, int skip, int num_pages) {
+  const int width = run->pool_format == kF32 ? 4 : run->pool_format == kBf16 ? 2 : 1;
+  const int bytes = kPageTokens * run->head_dim * width;
+  const int used = num_pages - skip, ahead = step + (bytes < kBytesAhead ? kBytesAhead / bytes : 1);
+  const int turn = ahead / used, page = turn == 2 ? num_pages : skip;
+  const int64_t index = (int64_t)run->first_key / kPageTokens + page + ahead % used;
+  if (index >= run->known_pages) return;
+  const int64_t at = (int64_t)run->pages[index] * run->page_stride + run->head_offset;
+  const char* from = (const char*)(turn == 1 ? run->v_pool : run->k_pool) + at * width;
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+}
+
 template <int M>
 FT_INLINE void score_rows(const AttendRun* run, int row, const float* kt, float* scores) {
   VF s[M][kPageRegs];
@@ -167,6 +183,7 @@ void attend_floats(const AttendRun* run) {
   const int num_pages = pages_of(run), skip = pages_to_skip(run);
   for (int p = skip; p < num_pages; ++p) {
     int64_t stride;
+    prefetch_step(run, p - skip, skip, num_pages);
     const float* k = page_rows(run, run->k_pool, run->k_scales, run->pages[first_page + p],
                                kPageTokens, rows_buffer, &stride);
     for (int d = 0; d < padded; d += 16) transpose16(k + d, stride, kt + d * kPageTokens);
@@ -183,6 +200,7 @@ void attend_floats(const AttendRun* run) {
   }
   memset(run->acc, 0, sizeof(float) * (size_t)run->rows * (size_t)padded);
   for (int p = skip; p < num_pages; ++p) {
+    prefetch_step(run, num_pages - skip + p - skip, skip, num_pages);
     int left = run->end_key - run->first_key - p * kPageTokens;
     int keys = left < kPageTokens ? left : kPageTokens;
     int64_t stride;

@@ -250,7 +250,8 @@ FT_INLINE void vi_store_low16(uint16_t* p, VI v) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(v));
 }
 
-FT_INLINE void transpose16(const float* src, int64_t stride, float* dst) {
+// Sixteen rows of sixteen words from src on; c[i]: word i of every row.
+FT_INLINE void load_columns(const float* src, int64_t stride, VF c[16]) {
   __m512 a[16], b[16];
   FT_UNROLL
   for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(src + i * stride);
@@ -267,16 +268,23 @@ FT_INLINE void transpose16(const float* src, int64_t stride, float* dst) {
     a[i + 3] = _mm512_shuffle_ps(b[i + 1], b[i + 3], 0xee);
   }
   FT_UNROLL
-  for (int c = 0; c < 4; ++c) {
-    __m512 even_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x88);  // groups 0, 2 of rows 0-7
-    __m512 odd_low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xdd);   // groups 1, 3
-    __m512 even_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x88);
-    __m512 odd_high = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xdd);
-    _mm512_storeu_ps(dst + c * 16, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
-    _mm512_storeu_ps(dst + (4 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
-    _mm512_storeu_ps(dst + (8 + c) * 16, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
-    _mm512_storeu_ps(dst + (12 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+  for (int i = 0; i < 4; ++i) {
+    __m512 even_low = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88);  // groups 0, 2 of rows 0-7
+    __m512 odd_low = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd);   // groups 1, 3
+    __m512 even_high = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88);
+    __m512 odd_high = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
+    c[i] = _mm512_shuffle_f32x4(even_low, even_high, 0x88);
+    c[4 + i] = _mm512_shuffle_f32x4(odd_low, odd_high, 0x88);
+    c[8 + i] = _mm512_shuffle_f32x4(even_low, even_high, 0xdd);
+    c[12 + i] = _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd);
   }
+}
+
+FT_INLINE void transpose16(const float* src, int64_t stride, float* dst) {
+  VF c[16];
+  load_columns(src, stride, c);
+  FT_UNROLL
+  for (int i = 0; i < 16; ++i) vf_store(dst + i * 16, c[i]);
 }
 
 }  // namespace

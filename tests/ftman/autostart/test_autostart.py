@@ -96,7 +96,9 @@ def test_call_is_absolute_and_carries_settings_but_no_secrets() -> None:
     assert call == ServiceCall(("/usr/bin/python3", "-m", "ftman", "serve"), (("FT_HOME", "/x"),))
 
 
-@pytest.mark.parametrize("name", ["FT_PARK_DISK", "FT_ACTIVATIONS", "FT_PREPARE_ENGINE", "all_proxy"])
+@pytest.mark.parametrize(
+    "name", ["FT_PARK_DISK", "FT_ACTIVATIONS", "FT_PREPARE_ENGINE", "all_proxy"]
+)
 def test_call_carries_whatever_the_manager_would_read(name: str) -> None:
     assert (name, "x") in service_call({name: "x", "FT_API_KEY": "secret"}).environ
     assert "secret" not in str(service_call({name: "x", "FT_API_KEY": "secret"}))
