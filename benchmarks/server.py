@@ -107,6 +107,7 @@ def running(recipe: Recipe, log: Path) -> Iterator[Running]:
     """A server on a free port of its own; ended afterwards."""
     port = _free_port()
     environment = {name: value for name, value in os.environ.items() if name[:3] != "FT_"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program's is there
     for name, value in recipe.environment.items():
         environment[name] = value.replace(PORT, str(port))
     with log.open("ab") as output:

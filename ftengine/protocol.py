@@ -361,8 +361,8 @@ class EngineInfo:
 
 @dataclass(frozen=True)
 class Hello:
-    """The one JSON line an engine prints on stdout when it listens. address: unix:PATH or
-    tcp:HOST:PORT."""
+    """The JSON line an engine prints on stdout when it listens. address: unix:PATH or
+    tcp:HOST:PORT. What it prints later says that asking for its health is worth while."""
 
     address: str
     protocol: tuple[int, int]

@@ -46,6 +46,8 @@ class Calibration:
         self._engine = engine
         self._command = tuple(command)
         self._busy = asyncio.Lock()
+        self._unkept: dict[str, Any] = {}
+        """Measured while the disk took nothing."""
         self.current: Step | None = None
         """How far a measurement under way is; None while there is none."""
 
@@ -56,7 +58,7 @@ class Calibration:
 
     def cached(self) -> Mapping[str, Any] | None:
         """The profile of this machine as it is now, if it was measured."""
-        found = self._read().get(self.key())
+        found = {**self._read(), **self._unkept}.get(self.key())
         return found if isinstance(found, Mapping) else None
 
     async def ensure(self, ftw: Path | None) -> AsyncGenerator[Step, None]:
@@ -69,6 +71,8 @@ class Calibration:
                     yield step
             except FtmanError as error:
                 log.warning("calibration failed and will be tried again: %s", error.message)
+            except OSError as error:  # a full disk; the model can be loaded all the same
+                log.warning("calibration cannot be made or kept: %s", error)
 
     async def run(self, ftw: Path | None = None) -> AsyncGenerator[Step, None]:
         """Measure now, whatever is cached, and keep the result.   Raises: FtmanError."""
@@ -102,8 +106,10 @@ class Calibration:
             await _end(process)
 
     def _keep(self, profile: Mapping[str, Any]) -> None:
-        profiles = {**self._read(), self.key(): dict(profile)}
+        self._unkept = {self.key(): dict(profile)}
+        profiles = {**self._read(), **self._unkept}
         files.write_atomic(self._path, json.dumps(profiles, indent=1, sort_keys=True).encode())
+        self._unkept = {}
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -20,9 +20,18 @@ _BEGUN_WALL_S = time.time()
 
 
 def pytest_configure() -> None:
-    """A run in the background of a script ignores Ctrl-C, and so would all that it starts."""
+    """A run in the background of a script ignores Ctrl-C, and so would all that it starts.
+
+    Nothing of what is collected can go, so looking for garbage in it only takes time.
+    """
+    gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage."""
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

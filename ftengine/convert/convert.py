@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
-from ftengine.convert.derive import derive_checkpoint, derived_origin, derived_router
+from ftengine.convert.derive import derive_checkpoint, derived_origin, generated_bytes
 from ftengine.convert.finished import (
     check_target,
     finished_result,
@@ -29,7 +29,6 @@ from ftengine.convert.source import Checkpoint, dump_json
 from ftengine.convert.window import ASK_BYTES, KeptRanges, Windows
 from ftengine.convert.writer import WORK_DIR, FtwWriter
 from ftengine.errors import CapacityError
-from ftengine.quant.base import Bytes
 from ftman import clock, faults, files
 
 COMMIT_BYTES = 256 << 20
@@ -244,13 +243,9 @@ class _Conversion:
             raise disk_full(need, have)
 
     def _finish(self) -> None:
-        derive = self.job.derive
+        hidden = self.layout.model.hidden_size
         for name in self.layout.generated:
-            assert derive is not None
-            layer = int(name.split(".")[1])
-            router = derived_router(derive, layer, self.layout.model.hidden_size)
-            raw: Bytes = router.astype("<f4").view("uint8")
-            self.writer.write_generated(name, raw)
+            self.writer.write_generated(name, generated_bytes(name, self.job.derive, hidden))
         self.writer.sync()
         small = {**self.source.small, "config.json": dump_json(self.source.config)}
         small["source.json"] = source_json(self.source, self.job)
@@ -274,13 +269,14 @@ class _Conversion:
                 known[-1]["end"] = piece.end
             else:
                 known.append({"file": piece.file, "start": piece.start, "end": piece.end})
-        origins: dict[str, Any] = dict(ranges)
+        origins: dict[str, Any] = {name: [] for name in self.layout.generated} | ranges
         derive = self.job.derive
         if derive is not None:
             for bank in self.layout.banks:
                 origins[bank.name] = derived_origin(derive, ranges[bank.name])
             for name in self.layout.generated:
-                origins[name] = derived_origin(derive, [])
+                if name.endswith(".router"):
+                    origins[name] = derived_origin(derive, [])
         return origins
 
 

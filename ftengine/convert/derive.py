@@ -18,6 +18,7 @@ from ftengine.convert.protocol import Derive
 from ftengine.convert.source import Checkpoint
 from ftengine.errors import LoadError
 from ftengine.models.families import family_named
+from ftengine.quant.base import Bytes
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -104,6 +105,17 @@ def derived_router(derive: Derive, layer: int, hidden: int) -> npt.NDArray[np.fl
     values = (width * (2.0 * unit - 1.0)).astype(np.float32)
     shaped: npt.NDArray[np.float32] = values.reshape(derive.num_experts, hidden)
     return shaped
+
+
+def generated_bytes(name: str, derive: Derive | None, hidden: int) -> Bytes:
+    """A dense region that no source file holds: a router, or the factor 1 of a matrix without one.
+
+    Shape: uint8 [bytes].
+    """
+    if derive is None or not name.endswith(".router"):
+        return np.ones(1, "<f4").view(np.uint8)
+    router = derived_router(derive, int(name.split(".")[1]), hidden)
+    return router.astype("<f4").reshape(-1).view(np.uint8)
 
 
 def derived_origin(derive: Derive, sources: list[dict[str, Any]]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ _FILE_TYPES = {
     18: "Q6_K",
     32: "BF16",
     38: "MXFP4",
+    39: "NVFP4",
 }
 """general.file_type of GGUF files, by the names people know."""
 _SHORT = {

@@ -44,6 +44,8 @@ _CHANGES = (
     "attention.value_scale",
     "attn_logit_softcapping",
     "final_logit_softcapping",
+    "swiglu_clamp_exp",
+    "swiglu_clamp_shexp",
 )
 """Settings that change what is computed: 0, or known to the family."""
 
@@ -174,9 +176,10 @@ def _refuse_unknown(settings: GgufSettings, sources: set[str], context: int) -> 
     if "attention.sliding_window" not in sources and window and window < context:
         raise LoadError(f"{settings.where}: a sliding window of {window} tokens is not built yet")
     for key in _CHANGES:
-        if key not in sources and settings.given(key, 0) != 0:
+        value = settings.given(key, 0)
+        if key not in sources and (any(value) if isinstance(value, list) else value != 0):
             raise LoadError(
-                f"{settings.where}: {settings.arch}.{key} {settings.given(key)} is not built yet "
+                f"{settings.where}: {settings.arch}.{key} {str(value)[:60]} is not built yet "
                 "for this architecture"
             )
 

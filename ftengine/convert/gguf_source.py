@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftengine.convert.gguf_config import ROPE_FACTORS, GgufSettings, config_of_gguf
 from ftengine.convert.gguf_tokenizer import tokenizer_files
 from ftengine.convert.protocol import Job, SourceFile
-from ftengine.convert.source import Checkpoint, SourceTensor, dump_json
+from ftengine.convert.source import FACTOR, Checkpoint, SourceTensor, dump_json
 from ftengine.convert.window import KeptRanges
 from ftengine.errors import LoadError
 from ftengine.loader import gguf
 from ftengine.models.families import family_of_gguf
-from ftengine.models.weight_names import SKIPPED, TABLE
-from ftengine.quant import FORMATS
+from ftengine.models.families.base import Family
+from ftengine.models.weight_names import SKIPPED, TABLE, Matcher
+from ftengine.quant import FORMATS, nvfp4
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _BUILT = {fmt.gguf_type: fmt.name for fmt in FORMATS if fmt.gguf_type is not None}
+_BUILT[nvfp4.GGML_TYPE] = nvfp4.FORMAT.name
 """GGML type id -> our format. Not by name: GGUF's mxfp4 orders its nibbles in another way."""
+_FACTOR_END = ".scale"
+"""Of the tensor that holds the one factor of a matrix of nvfp4, or one for each expert."""
 _TABLES = ("i32", "i64")
 
 
@@ -44,7 +49,7 @@ def read_gguf(job: Job, kept: KeptRanges) -> Checkpoint:
     values, where = first.header.values, first.file.name
     settings = GgufSettings(values, where)
     family = family_of_gguf(settings.arch, values)
-    tensors = _tensors(parts)
+    tensors = _with_factors(_tensors(parts), family)
     embed = next((tensor for tensor in tensors if tensor.name == "token_embd.weight"), None)
     if embed is None:
         raise LoadError(f"{where} has no token_embd.weight; is it a complete model?")
@@ -113,7 +118,7 @@ def _check_parts(names: list[str]) -> None:
         )
 
 
-def _tensors(parts: list[GgufPart]) -> tuple[SourceTensor, ...]:
+def _tensors(parts: list[GgufPart]) -> list[SourceTensor]:
     found: list[SourceTensor] = []
     for part in parts:
         for tensor in part.header.tensors:
@@ -126,17 +131,40 @@ def _tensors(parts: list[GgufPart]) -> tuple[SourceTensor, ...]:
                     f"built yet; built: {', '.join(_BUILT.values())}",
                     code="unsupported_format",
                 )
-            shape = tensor.shape
             found.append(
                 SourceTensor(
                     tensor.name,
                     part.number,
                     tensor.start,
                     tensor.end,
-                    shape,
+                    tensor.shape,
                     fmt or tensor.type_name,
+                    blocks=tensor.type_id == nvfp4.GGML_TYPE,
                 )
             )
+    return found
+
+
+def _with_factors(tensors: list[SourceTensor], family: Family) -> tuple[SourceTensor, ...]:
+    """Factors of nvfp4 as what they are; a family's own tensor may have such a name too.
+
+    Raises: LoadError for one that does not fit.
+    """
+    blocks = {tensor.name: tensor for tensor in tensors if tensor.blocks}
+    own = Matcher(family.gguf_weights)
+    found = []
+    for tensor in tensors:
+        weight = tensor.name.removesuffix(_FACTOR_END) + ".weight"
+        is_factor = tensor.name.endswith(_FACTOR_END) and weight in blocks
+        if is_factor and own.match(tensor.name) is None:
+            count = math.prod(blocks[weight].shape[:-2])
+            if tensor.format != "f32" or tensor.shape != (count,):
+                raise LoadError(
+                    f"{tensor.name} is {tensor.format} {list(tensor.shape)}; the factors of "
+                    f"{weight} are f32 [{count}]"
+                )
+            tensor = replace(tensor, weight=weight, role=FACTOR)
+        found.append(tensor)
     return tuple(found)
 
 

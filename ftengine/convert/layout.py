@@ -17,7 +17,7 @@ from ftengine.convert.protocol import Derive
 from ftengine.convert.source import FACTOR, SCALES, Checkpoint, SourceTensor
 from ftengine.errors import LoadError
 from ftengine.loader.ftw import ALIGN_BYTES, SHARD_BYTES, FtwBank, FtwTensor
-from ftengine.loader.stored import SCALE_FORMATS
+from ftengine.loader.stored import SCALE_FORMATS, code_bytes, scale_shapes
 from ftengine.models.families import family_named
 from ftengine.models.spec import ModelConfig
 from ftengine.models.weight_names import (
@@ -35,7 +35,7 @@ _NAMED_LIMIT = 5
 
 @dataclass(frozen=True)
 class Layout:
-    """The whole plan. shards: bytes of each; generated: router regions made by the recipe."""
+    """The whole plan. shards: bytes of each; generated: regions that no piece goes to."""
 
     model: ModelConfig
     tensors: tuple[FtwTensor, ...]
@@ -74,14 +74,15 @@ def plan_layout(source: Checkpoint, derive: Derive | None) -> Layout:
     placed, shards = assign(regions)
     tensors = tuple(item for item in placed if isinstance(item, FtwTensor))
     permuted = source.kind == "gguf" and source.family.gguf_permuted
-    made = {name for name in wanted if name not in dense}
-    generated = tuple(item.name for item in tensors if item.name in made)
+    pieces = all_pieces(model, places, permuted)
+    filled = {piece.name for piece in pieces}
+    generated = tuple(item.name for item in tensors if item.name not in filled)
     return Layout(
         model,
         tensors,
         tuple(item for item in placed if isinstance(item, FtwBank)),
         shards,
-        all_pieces(model, places, permuted),
+        pieces,
         generated,
         tied,
     )
@@ -205,12 +206,28 @@ def _with_scales(
     name: str, tensor: SourceTensor, beside: dict[tuple[str, str], SourceTensor]
 ) -> Iterator[FtwTensor]:
     """A dense tensor and, where it is quantised, its scales and factor after it."""
+    if tensor.blocks:
+        yield from _of_blocks(name, tensor, beside.get((name, FACTOR)))
+        return
     roles = {role: beside[name, role] for role in (SCALES, FACTOR) if (name, role) in beside}
     names = {role: region_name(name, role) for role in roles}
     size = tensor.end - tensor.start
     yield FtwTensor(name, 0, 0, size, tensor.shape, tensor.format, **names)
     for role, item in roles.items():
         yield FtwTensor(names[role], 0, 0, item.end - item.start, item.shape, item.format)
+
+
+def _of_blocks(name: str, tensor: SourceTensor, given: SourceTensor | None) -> Iterator[FtwTensor]:
+    """Codes, scales and factor of a matrix whose blocks hold the first two."""
+    if given is not None and given.shape != (1,):
+        raise LoadError(f"{given.name} holds {list(given.shape)} factors; one is built")
+    rows, cols = tensor.shape
+    scales, factor = region_name(name, SCALES), region_name(name, FACTOR)
+    shape = scale_shapes(tensor.format, rows, cols)[0]
+    size = rows * code_bytes(tensor.format, cols)
+    yield FtwTensor(name, 0, 0, size, tensor.shape, tensor.format, scales, factor)
+    yield FtwTensor(scales, 0, 0, math.prod(shape), shape, "e4m3")
+    yield FtwTensor(factor, 0, 0, 4, (1,), "f32")
 
 
 def assign(

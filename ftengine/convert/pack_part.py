@@ -12,7 +12,7 @@ from ftengine.loader.ftw import FtwPart
 from ftengine.loader.joined import Scales, joined_rows
 from ftengine.loader.stored import SCALE_FORMATS
 from ftengine.models.weight_names import BIAS_HALVES, BIAS_PARTS
-from ftengine.quant import format_named, panel32
+from ftengine.quant import format_named, nvfp4, panel32
 from ftengine.quant.base import Bytes
 
 _COLUMNS, _IN_TURN = "columns", "in_turn"
@@ -76,6 +76,9 @@ def _rows(part: FtwPart, members: Members, name: str) -> Bytes:
         item = format_named(part.format).block_bytes
         turned = codes.reshape(part.shape[1], part.shape[0], item).swapaxes(0, 1)
         return np.ascontiguousarray(turned).reshape(part.shape[0], -1)
+    if piece.blocks:
+        given = found[FACTOR][1].view("<f4") if FACTOR in found else 1.0
+        return nvfp4.join_rows(*nvfp4.split_ggml(codes.reshape(-1, piece.row_bytes)), given)
     if piece.format not in SCALE_FORMATS:
         return codes.reshape(-1, piece.row_bytes)
     count = part.shape[0] // 2 if name in ("gate", "up") else part.shape[0]

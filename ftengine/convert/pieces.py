@@ -5,16 +5,17 @@ Which regions there are is layout.py's business.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftengine.convert.bank_plan import bank_part
-from ftengine.convert.source import SourceTensor
-from ftengine.loader.stored import SCALE_FORMATS, code_bytes
+from ftengine.convert.source import SCALES, SourceTensor
+from ftengine.loader.stored import SCALE_FORMATS, code_bytes, scale_shapes
 from ftengine.models.spec import ModelConfig
 from ftengine.models.weight_names import COPIED, Place
-from ftengine.quant import format_named
+from ftengine.quant import format_named, nvfp4
 
 PIECE_BYTES = 32 << 20
 
@@ -25,8 +26,8 @@ class Piece:
 
     part is empty for dense rows; expert is COPIED where every row gets the same bytes. heads
     above 0: the rows are that many heads in interleaved rope order and are to be un-permuted.
-    role: as SourceTensor has it. stage: where these bytes wait for their partners, if they must.
-    order: as Rule has it.
+    role, blocks: as SourceTensor has them; dense blocks are two pieces of the same bytes, codes and
+    scales. stage: where these bytes wait for their partners, if they must. order: as Rule has it.
     """
 
     file: int
@@ -42,6 +43,7 @@ class Piece:
     role: str = ""
     stage: int = 0
     order: str = ""
+    blocks: bool = False
 
 
 def region_name(name: str, role: str) -> str:
@@ -81,6 +83,7 @@ def _expert_pieces(place: Place, tensor: SourceTensor, stage: int) -> Iterator[P
             role=tensor.role,
             stage=stage,
             order=place.order,
+            blocks=tensor.blocks,
         )
         return
     size = (tensor.end - tensor.start) // tensor.shape[0]
@@ -98,6 +101,7 @@ def _expert_pieces(place: Place, tensor: SourceTensor, stage: int) -> Iterator[P
             role=tensor.role,
             stage=stage + expert * size,
             order=place.order,
+            blocks=tensor.blocks,
         )
 
 
@@ -105,6 +109,8 @@ def _stored_row_bytes(tensor: SourceTensor) -> int:
     """Bytes of a row in the source; 1 for scales, which nobody cuts by rows."""
     if tensor.role:
         return 1
+    if tensor.blocks:
+        return nvfp4.ggml_row_bytes(tensor.shape[-1])
     if tensor.format in SCALE_FORMATS:
         return code_bytes(tensor.format, tensor.shape[-1])
     fmt = format_named(tensor.format)
@@ -123,7 +129,7 @@ def _dense_pieces(
     step = max(1, PIECE_BYTES // (row_bytes * unit)) * unit * row_bytes
     for start in range(tensor.start, tensor.end, step):
         end = min(start + step, tensor.end)
-        yield Piece(
+        piece = Piece(
             tensor.file,
             start,
             end,
@@ -133,7 +139,20 @@ def _dense_pieces(
             at=start - tensor.start,
             heads=(end - start) // (row_bytes * unit) if permuted else 0,
             role=tensor.role,
+            blocks=tensor.blocks,
         )
+        if tensor.blocks:
+            yield from _codes_and_scales(piece, tensor.shape[-1])
+        else:
+            yield piece
+
+
+def _codes_and_scales(piece: Piece, cols: int) -> Iterator[Piece]:
+    """The two regions that get something of dense blocks."""
+    rows = piece.at // piece.row_bytes
+    yield replace(piece, at=rows * code_bytes(piece.format, cols))
+    at = math.prod(scale_shapes(piece.format, rows, cols)[0])
+    yield replace(piece, name=region_name(piece.name, SCALES), at=at, role=SCALES)
 
 
 def groups_of(pieces: tuple[Piece, ...]) -> dict[int, tuple[int, ...]]:
@@ -152,7 +171,10 @@ def covers_of(pieces: tuple[Piece, ...], sizes: Sequence[int]) -> Iterator[tuple
     """
     last_end: dict[int, int] = defaultdict(int)
     final = {piece.file: number for number, piece in enumerate(pieces)}
+    last = {(piece.file, piece.end): number for number, piece in enumerate(pieces)}
     for number, piece in enumerate(pieces):
         end = sizes[piece.file] if final[piece.file] == number else piece.end
+        if last[piece.file, piece.end] != number:
+            end = last_end[piece.file]  # another piece of the same bytes finishes them
         yield piece.file, last_end[piece.file], end
-        last_end[piece.file] = piece.end
+        last_end[piece.file] = end

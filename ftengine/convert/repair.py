@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from ftengine.convert.convert import Progress, read_plan
-from ftengine.convert.derive import derived_router
+from ftengine.convert.derive import generated_bytes
 from ftengine.convert.finished import source_json
 from ftengine.convert.layout import Layout
 from ftengine.convert.pieces import Piece, groups_of
@@ -140,10 +140,9 @@ class _Repair:
             self._fill_rows(patch, region)
             return
         if region.name in self._layout.generated:
-            derive, layer = self._job.derive, int(region.name.split(".")[1])
-            assert derive is not None
-            router = derived_router(derive, layer, self._layout.model.hidden_size)
-            patch.write_generated(region.name, router.astype("<f4").view("uint8"))
+            hidden = self._layout.model.hidden_size
+            values = generated_bytes(region.name, self._job.derive, hidden)
+            patch.write_generated(region.name, values)
             return
         for number in self._by_name.get(region.name, ()):
             piece = self._layout.pieces[number]

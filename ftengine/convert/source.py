@@ -24,7 +24,8 @@ class SourceTensor:
     """One tensor of the checkpoint. Units: start and end are byte offsets in file number `file`.
 
     weight is the name that family rules know where it is not the tensor's own: that of the weight
-    that these are the codes of, or the scales (role). shape is that of the values.
+    that these are the codes of, or the scales (role). shape is that of the values. blocks: scales
+    stand between the codes, in GGML's blocks of nvfp4.
     """
 
     name: str
@@ -35,6 +36,7 @@ class SourceTensor:
     format: str
     weight: str = ""
     role: str = ""
+    blocks: bool = False
 
     @property
     def rule_name(self) -> str:

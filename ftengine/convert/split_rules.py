@@ -18,6 +18,7 @@ _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 _QWEN35 = rf"{_SHORT}|{_LEAD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_ENDS}"
 _CASED = (f"{_LEAD}{_UPPER}*{_LOWER}+", f"{_LEAD}{_UPPER}+{_LOWER}*")
 _GPT4O = "|".join((*(word + _SHORT + "?" for word in _CASED), r"\p{N}{1,3}", _PATHS))
+_COHERE_NUMBERS = r"\d{1,3}(?=(?:\d{3})*\b)"
 _TEKKEN = "|".join((*_CASED, r"\p{N}", _PATHS))
 _BAILING = (
     r"'(?i:[sdmt]|ll|ve|re)|" + _LEAD + r"\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -110,7 +111,8 @@ PRE_TOKENIZERS: tuple[PreTokenizer, ...] = (
     PreTokenizer(("gpt-4o", "minimax-m2", "llama4"), (_GPT4O,)),
     PreTokenizer(("qwen2",), (_QWEN2,), is_nfc=True),
     PreTokenizer(("qwen35",), (_QWEN35,), is_nfc=True),
-    PreTokenizer(("hunyuan",), (_QWEN2,)),
+    PreTokenizer(("hunyuan", "solar-open"), (_QWEN2,)),
+    PreTokenizer(("tiny_aya", "cohere2moe"), (_COHERE_NUMBERS, _GPT4O)),
     PreTokenizer(("tekken", "pixtral"), (_TEKKEN,), ignore_merges=True, adds_bos=True),
     PreTokenizer(("deepseek-llm",), _DEEPSEEK),
     PreTokenizer(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),

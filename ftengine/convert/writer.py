@@ -18,8 +18,10 @@ from ftengine.convert.bank_plan import bank_part
 from ftengine.convert.layout import Layout
 from ftengine.convert.pack_part import packed_part
 from ftengine.convert.pieces import Piece
+from ftengine.convert.source import SCALES
 from ftengine.loader.ftw import INDEX_NAME, VERSION, FtwBank, FtwTensor, block_digests
 from ftengine.models.weight_names import COPIED
+from ftengine.quant import nvfp4
 from ftengine.quant.base import Bytes
 from ftman import files
 
@@ -53,9 +55,14 @@ class FtwWriter:
         return total
 
     def write_dense(self, piece: Piece, data: bytearray) -> None:
-        """Rows of a dense tensor, un-permuted where the piece says so."""
+        """Rows of a dense tensor, un-permuted where the piece says so; or what one role takes."""
         region = self._tensors[piece.name]
-        self._write(region, region.offset + piece.at, unpermute(data, piece))
+        rows = unpermute(data, piece)
+        if piece.blocks:
+            blocks = np.frombuffer(rows, np.uint8).reshape(-1, piece.row_bytes)
+            codes, scales = nvfp4.split_ggml(blocks)
+            rows = scales if piece.role == SCALES else codes
+        self._write(region, region.offset + piece.at, rows)
 
     def write_generated(self, name: str, values: Bytes) -> None:
         """A whole dense tensor that no source file holds."""

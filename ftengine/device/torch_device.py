@@ -5,6 +5,7 @@ How much memory is free: host_memory.py. Arenas and streams of accelerators: bas
 
 from __future__ import annotations
 
+import math
 import mmap
 import weakref
 
@@ -50,6 +51,18 @@ def page_aligned(num_bytes: int) -> torch.Tensor:
     memory, tensor = _map(num_bytes)
     _advise(memory)
     return tensor
+
+
+def unwritten(*shape: int) -> torch.Tensor:
+    """Zeros that take memory only where they are written, in small pages.
+
+    torch.zeros writes them itself as soon as the C library takes such sizes from its heap, which
+    it does once larger blocks were freed. Shape: float32 [*shape].
+    """
+    if 0 in shape:
+        return torch.zeros(shape)
+    _, tensor = _map(4 * math.prod(shape))
+    return tensor.view(torch.float32).view(shape)
 
 
 class LateHugePages:

@@ -98,7 +98,11 @@ class KernelCache:
             )
         compiled = self._compiler(kernel, build, target)
         self.num_compiled += 1
-        write_kernel(self._folder / file_name(kernel, build, target, compiled.triton), compiled)
+        path = self._folder / file_name(kernel, build, target, compiled.triton)
+        try:
+            write_kernel(path, compiled)
+        except OSError as error:  # it is compiled again next time
+            log.warning("the compiled kernel %s cannot be kept: %s", path, error)
         return compiled
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from ftengine.device.torch_device import page_aligned
 from ftengine.errors import EngineError
 from ftengine.kernels import abi, biased_experts
 from ftengine.kernels.abi import NativeInfo
@@ -258,7 +259,7 @@ class NativeKernels(TorchRows, TorchLatents):
         if scratch_bytes < 0:
             abi.check(self._library, 2, "expert_ffn")
         if scratch_bytes > self._scratch.numel():
-            self._scratch = torch.empty(scratch_bytes + scratch_bytes // 4, dtype=torch.uint8)
+            self._scratch = page_aligned(scratch_bytes + scratch_bytes // 4)
             packed = self._pack_experts(x, expert_ids, weights, bank, out, accumulate, rows)
         self._call("expert_ffn", packed)
         return out

@@ -13,6 +13,7 @@ import torch
 
 from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.state_pool import StatePool
+from ftengine.device.torch_device import unwritten
 from ftengine.kernels.state_operands import SpanIndex, StateRows
 from ftengine.models.widths import BufferShape
 
@@ -68,15 +69,15 @@ class Workspace:
     ) -> None:
         self.max_tokens = max_tokens
         made = StepBuffers(
-            stream=torch.zeros(max_tokens, shape.streams * shape.hidden),
-            normed=torch.zeros(max_tokens, shape.hidden),
-            qkv=torch.zeros(max_tokens, shape.qkv),
-            attended=torch.zeros(max_tokens, shape.attention),
-            branch=torch.zeros(max_tokens, shape.branch),
+            stream=unwritten(max_tokens, shape.streams * shape.hidden),
+            normed=unwritten(max_tokens, shape.hidden),
+            qkv=unwritten(max_tokens, shape.qkv),
+            attended=unwritten(max_tokens, shape.attention),
+            branch=unwritten(max_tokens, shape.branch),
             router_logits=torch.zeros(max_tokens, max(shape.experts, 1)),
             expert_ids=torch.zeros(max_tokens, max(shape.slots, 1), dtype=torch.int32),
             expert_weights=torch.ones(max_tokens, max(shape.slots, 1)),
-            rooms=torch.zeros(shape.rooms, max_tokens, shape.hidden),
+            rooms=unwritten(shape.rooms, max_tokens, shape.hidden),
         )
         self._all = StepBuffers(**{name: place(item) for name, item in made.__dict__.items()})
         self._views: dict[int, StepBuffers] = {}

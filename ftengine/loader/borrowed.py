@@ -1,4 +1,4 @@
-"""Expert banks used where the page cache has them, until they were moved into own memory.
+"""Expert banks and the embedding, used where the page cache has them until they are moved.
 
 So an engine is ready as soon as its weights were checked. Own memory lies in huge pages, which are
 read a few per cent faster, and the system does not take it back. When to move: runtime/settle.py.
@@ -41,14 +41,14 @@ class BorrowedBanks:
         return sum(span.end - span.start for span in tuple(self._left))
 
     def add(self, file: CachedFile, start: int, num_bytes: int) -> None:
-        """Take a bank."""
+        """Take a bank, or other whole pages."""
         span = _Span(file, start, start + num_bytes)
         self._left.append(span)
         self._used.setdefault(file, []).append(span)
         self.total_bytes += num_bytes
 
     def forget_rest(self) -> None:
-        """Once all is loaded: keep nothing of these files in memory but the banks."""
+        """Once all is loaded: keep nothing of these files in memory but what was taken."""
         for file, spans in self._used.items():
             at = 0
             for span in sorted(spans, key=lambda item: item.start):

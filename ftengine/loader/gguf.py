@@ -73,6 +73,7 @@ GGML_TYPES: dict[int, tuple[str, int, int]] = {
     34: ("tq1_0", 256, 54),
     35: ("tq2_0", 256, 66),
     39: ("mxfp4", 32, 17),
+    40: ("nvfp4", 64, 36),
 }
 """GGML type id -> (name, elements of a block, bytes of a block)."""
 

@@ -165,10 +165,16 @@ class FtwWeights:
         """Rows as stored, and their format. Shape: uint8 [rows, row_bytes]. Raises: LoadError."""
         entry = self._tensor(name)
         rows = self._rows(RowPick(name))
-        held = self._arena.take(rows.data.size)
-        held.numpy()[:] = rows.data.reshape(-1)
-        self._shared[name] = Rows(held.numpy().reshape(rows.data.shape), rows.fmt, rows.cols)
-        return held.view(rows.data.shape), entry.format
+        held = self._keep(entry, rows.data)
+        self._shared[name] = Rows(held.numpy(), rows.fmt, rows.cols)
+        return held, entry.format
+
+    def _keep(self, entry: FtwTensor, data: Bytes) -> torch.Tensor:
+        """Bytes of a tensor in memory that stays. Shape: as data."""
+        del entry
+        held = self._arena.take(data.size)
+        held.numpy()[:] = data.reshape(-1)
+        return held.view(data.shape)
 
     def packed(self, picks: Sequence[RowPick]) -> list[PackedWeight]:
         """Matrices one below the other, neighbours of one format joined. Raises: LoadError."""
@@ -309,14 +315,18 @@ class FtwWeights:
         return wide
 
     def _pack(self, group: list[Rows]) -> PackedWeight:
-        data = group[0].data if len(group) == 1 else np.concatenate([item.data for item in group])
         fmt, cols = group[0].fmt, group[0].cols
+        count = sum(item.data.shape[0] for item in group)
         try:
-            held = self._arena.take(panel32.packed_bytes(fmt, data.shape[0], cols))
-            panel32.pack(fmt, data, held.numpy())
+            held = self._arena.take(panel32.packed_bytes(fmt, count, cols))
+            left = held.numpy()
+            for data in _stacked(group):
+                size = panel32.packed_bytes(fmt, data.shape[0], cols)
+                panel32.pack(fmt, data, left[:size])
+                left = left[size:]
         except ValueError as error:
             raise LoadError(f"a weight cannot be laid out for the kernels: {error}") from None
-        return PackedWeight(held, fmt, data.shape[0], cols)
+        return PackedWeight(held, fmt, count, cols)
 
     def _note(self, stored: str, used: str) -> None:
         if stored != used and stored not in ("f32", "f16", "bf16"):
@@ -327,6 +337,14 @@ def _keeps_panels(pick: RowPick, rows: Rows) -> bool:
     """Whether rows that share block scales, 16 at a time, stay together."""
     size = rows.data.shape[0] // pick.groups
     return not any(item % panel32.PAIR_ROWS for item in (size, pick.start, pick.stop))
+
+
+def _stacked(group: list[Rows]) -> list[Bytes]:
+    """Rows one below the other: as they are where each ends with its panel, else copied."""
+    parts = [item.data for item in group]
+    if any(part.shape[0] % panel32.PANEL_ROWS for part in parts[:-1]):
+        return [np.concatenate(parts)]
+    return parts
 
 
 def _may_join(last: Rows, rows: Rows) -> bool:

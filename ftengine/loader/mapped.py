@@ -2,7 +2,7 @@
 
 On disk: the system keeps in memory what fits and drops it again when memory is short, but for the
 rows that are read most often (experts/hot.py). In the page cache: borrowed until they are moved
-(borrowed.py). Everything else of a model is read as load.py does.
+(borrowed.py), and the embedding with them. Everything else of a model is read as load.py does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from ftengine.experts.hot import LockedRows
 from ftengine.kernels.dispatch import ExpertBank
 from ftengine.loader.bank_parts import BankParts
 from ftengine.loader.borrowed import BorrowedBanks
-from ftengine.loader.ftw import FtwBank, FtwModel
+from ftengine.loader.cached_file import CachedFile
+from ftengine.loader.ftw import ALIGN_BYTES, FtwBank, FtwModel, FtwTensor
 from ftengine.loader.load import FtwWeights
+from ftengine.loader.stored import SCALE_FORMATS
+from ftengine.quant.base import Bytes
 
 _WILL_NEED: int | None = getattr(mmap, "MADV_WILLNEED", None)
 _RANDOM: int | None = getattr(mmap, "MADV_RANDOM", None)
@@ -102,17 +105,26 @@ class TieredWeights(FtwWeights):
         self._reads[entry.name] = self.locked.add_bank(data.data_ptr(), entry.row_bytes)
         return bank_in_place(data, parts.layout(entry.row_bytes), parts.formats, shape)
 
+    def _keep(self, entry: FtwTensor, data: Bytes) -> torch.Tensor:
+        file = self._model.cached(entry)
+        if file is None or entry.format in SCALE_FORMATS:
+            return super()._keep(entry, data)
+        padded = -(-entry.bytes // ALIGN_BYTES) * ALIGN_BYTES
+        return self._borrowed(file, entry.offset, padded)[: entry.bytes].view(data.shape)
+
     def _borrow(self, entry: FtwBank, parts: BankParts, shape: BankShape) -> ExpertBank | None:
         file = self._model.cached(entry)
         if file is None:
             return None
-        self.borrowed.add(file, entry.offset, entry.bytes)
         self._on_bytes(entry.bytes)
-        held = torch.frombuffer(
-            file.view, dtype=torch.uint8, count=entry.bytes, offset=entry.offset
-        )
+        held = self._borrowed(file, entry.offset, entry.bytes)
         data = held.view(entry.num_experts, entry.row_bytes)
         return bank_in_place(data, parts.layout(entry.row_bytes), parts.formats, shape)
+
+    def _borrowed(self, file: CachedFile, start: int, num_bytes: int) -> torch.Tensor:
+        """Whole pages of a file, used there until they are moved. Shape: uint8 [num_bytes]."""
+        self.borrowed.add(file, start, num_bytes)
+        return torch.frombuffer(file.view, dtype=torch.uint8, count=num_bytes, offset=start)
 
 
 @dataclass(frozen=True)

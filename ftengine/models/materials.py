@@ -60,9 +60,9 @@ class Materials:
         return self.weights.vector(name)
 
     def decay_rate(self, prefix: str, given: bool) -> torch.Tensor:
-        """How fast states decay, above 0; given: as -rate. Shape: float64 [n]."""
+        """How fast states decay, above 0; given: as rate or -rate. Shape: float64 [n]."""
         if given:
-            return -self.weights.vector(prefix + "rate").double()
+            return self.weights.vector(prefix + "rate").double().abs()
         return self.weights.vector(prefix + "a_log").double().exp()
 
     def norm_weight(self, name: str) -> torch.Tensor:

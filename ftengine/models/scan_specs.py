@@ -17,7 +17,7 @@ class KdaSpec:
 
     rank: width between the two matrices that give the decays, and of those that give the gates, 0 =
     one matrix each. bound: 0 = decays are -rate softplus(f), else bound * sigmoid(rate f), below 0.
-    rates: `kda.rate` holds -exp(a_log) instead of `kda.a_log`.
+    rates: `kda.rate` holds exp(a_log), of either sign, instead of `kda.a_log`.
     """
 
     num_heads: int

@@ -6,18 +6,25 @@ byte 1..8  q      byte i holds element 2i in the low nibble, 2i + 1 in the high 
 w = (e2m1 * scale) * g in nvfp4 (ModelOpt: weight_scale_2), (e2m1 * scale) / g in nvfp4_div
 (compressed-tensors: weight_global_scale). Every row repeats the g of its tensor, so that rows of
 several tensors may lie in one matrix.
+
+GGUF files (GGML type 40) hold blocks of 64 elements in 36 bytes and have no g:
+byte 0..3   scales of 16 elements each; the sign bit says nothing, 0x7f is 0
+byte 4..35  q       8 bytes for each scale: element i in the low nibble of byte i, i + 8 in the high
+split_ggml moves them; 0xff, which no writer makes, is 480 there and NaN here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ftengine.quant.base import Bytes, Floats, QuantFormat, RowHeader, float_bytes
+from ftengine.quant.base import Bytes, Floats, QuantFormat, RowHeader, float_bytes, nibbles
 from ftengine.quant.small_floats import E2M1, E4M3, nibble_pairs
 
 BLOCK_ELEMENTS = 16
 _QUANT_BYTES = 8
 _HEADER_BYTES = 4
+GGML_TYPE = 40
+_GGML_ELEMENTS, _GGML_SCALES, _GGML_BYTES = 64, 4, 36
 
 
 def _decode(blocks: Bytes) -> Floats:
@@ -59,3 +66,22 @@ def split_rows(rows: Bytes) -> tuple[Bytes, Bytes, Floats]:
     factors = np.ascontiguousarray(rows[:, :_HEADER_BYTES]).view("<f4").reshape(-1)
     quants = np.ascontiguousarray(body[..., 1:]).reshape(rows.shape[0], -1)
     return quants, np.ascontiguousarray(body[..., 0]), factors
+
+
+def ggml_row_bytes(cols: int) -> int:
+    """Bytes of a row of `cols` elements, a multiple of 64, in GGML's blocks."""
+    return cols // _GGML_ELEMENTS * _GGML_BYTES
+
+
+def split_ggml(rows: Bytes) -> tuple[Bytes, Bytes]:
+    """Quants and scales, as join_rows wants them, of rows of GGML's blocks.
+
+    Shape: uint8 [rows, cols / 64 * 36] -> uint8 [rows, cols / 2], uint8 [rows, cols / 16].
+    """
+    count = rows.shape[0]
+    blocks = rows.reshape(count, -1, _GGML_BYTES)
+    stored = blocks[..., :_GGML_SCALES]
+    scales = np.where(stored == 0x7F, np.uint8(0), stored & np.uint8(0x7F))
+    halves = nibbles(blocks[..., _GGML_SCALES:].reshape(-1, _QUANT_BYTES))
+    quants = halves[:, 0::2] | halves[:, 1::2] << np.uint8(4)
+    return quants.reshape(count, -1), scales.reshape(count, -1)

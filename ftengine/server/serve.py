@@ -1,7 +1,8 @@
 """Life of an engine process: listen, say hello, load, serve, drain, die with its manager.
 
-The event loop runs on the main thread, the engine on a thread of its own. Exit codes: 0 after a
-drain, 1 when the model could not be loaded or the engine thread failed.
+The event loop runs on the main thread, the engine on a thread of its own. Stdout brings Hello, then
+Health when the load has ended or the engine has failed: who waits for that need not keep asking.
+Exit codes: 0 after a drain, 1 when the model could not be loaded or the engine thread failed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from ftengine.config import PARK_S, EngineConfig, ServerConfig
 from ftengine.constraints.worker import STACK_BYTES, start_deep
 from ftengine.errors import EngineError, RequestError
-from ftengine.protocol import PROTOCOL_VERSION, Hello, encode_line
+from ftengine.protocol import PROTOCOL_VERSION, Health, Hello, encode_line
 from ftengine.runtime.engine import Engine
 from ftengine.server.app import App
 from ftman.clock import SYSTEM, Clock
@@ -71,15 +73,14 @@ class EngineProcess:
 
     async def run(self) -> int:
         """Serve until drained, orphaned or failed. Returns the exit code."""
-        server = _Server(self._http_config())
-        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.002)
-        self._say_hello()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._start_drain)
+        _say(Hello(_address_of(self._listener), PROTOCOL_VERSION, os.getpid()))
+        # The load does not wait for the server: who connects early waits in the listener.
         thread = start_deep(self._engine_main, "engine", STACK_BYTES)
+        server = _Server(self._http_config())
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not serving.done() and not self._is_over(thread):
             await asyncio.sleep(_TICK_S)
         self._engine.stop()
@@ -92,7 +93,9 @@ class EngineProcess:
         """The engine thread: load, then serve until stopped."""
         try:
             self._engine.load()
+            _say(self._engine.health())
             self._engine.run()
+            return
         except EngineError as error:
             log.error("%s", error.message)
             self._exit_code = 0 if error.code == "cancelled" else 1
@@ -100,6 +103,7 @@ class EngineProcess:
             log.exception("the engine thread failed")
             self._engine.fail(f"the engine thread failed: {type(error).__name__}: {error}")
             self._exit_code = 1
+        _say(self._engine.health())
 
     def _is_over(self, thread: threading.Thread) -> bool:
         now = self._clock.monotonic()
@@ -147,16 +151,12 @@ class EngineProcess:
             log_config=None,
             access_log=False,
             lifespan="off",
+            http=AutoHTTPProtocol,
             ws="none",
             timeout_keep_alive=75,
             timeout_graceful_shutdown=2,
             server_header=False,
         )
-
-    def _say_hello(self) -> None:
-        hello = Hello(_address_of(self._listener), PROTOCOL_VERSION, os.getpid())
-        sys.stdout.buffer.write(encode_line(hello))
-        sys.stdout.buffer.flush()
 
 
 class _Server(uvicorn.Server):
@@ -165,6 +165,13 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _say(message: Hello | Health) -> None:
+    """One line on stdout; where nobody reads it any more it is lost."""
+    with contextlib.suppress(OSError):
+        sys.stdout.buffer.write(encode_line(message))
+        sys.stdout.buffer.flush()
 
 
 def _listen(address: str) -> socket.socket:

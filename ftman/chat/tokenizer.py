@@ -23,9 +23,12 @@ from ftengine.protocol import CONTROL_TOKEN
 from ftman import files
 from ftman.chat.detokenize import Detokenizer, StreamDecoder
 from ftman.errors import IntegrityError
+from ftman.memory import ROOM
 
 Offsets = list[tuple[int, int]]
 _FILE_LIMIT_BYTES = 256 << 20
+_BYTES_PER_BYTE = 450
+"""What the library and the lists of its result take at most for a byte of text: 425 measured."""
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
@@ -160,8 +163,11 @@ class Tokenizer:
         return text
 
     def _plain(self, text: str) -> tuple[list[int], Offsets]:
-        encoding = self._inner.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        """Raises: MemoryError; the library itself would end the process."""
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+        with ROOM.take(size * _BYTES_PER_BYTE):
+            encoding = self._inner.encode(text, add_special_tokens=False)
+            return encoding.ids, encoding.offsets
 
     def _forged(
         self, text: str, ids: list[int], offsets: Offsets, guard: bytearray

@@ -16,7 +16,7 @@ from ftman.cli.repl_commands import Commands, Leave
 from ftman.cli.repl_state import ReplState
 from ftman.cli.session import Session
 from ftman.config import engine_environment
-from ftman.errors import FtmanError, NetworkError
+from ftman.errors import FtmanError, NetworkError, failure_of
 
 PROMPT = ">>> "
 CONTINUATION = "... "
@@ -67,6 +67,11 @@ class Repl:
             print(error_text(error), file=self._out.stderr, flush=True)
             if isinstance(error, NetworkError):
                 self._reconnect()
+        except OSError as error:  # a full disk under the editor's file
+            told = failure_of(error)
+            if told is None:
+                raise
+            print(error_text(told), file=self._out.stderr, flush=True)
         except KeyboardInterrupt:
             self._out.data("")
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ftman import files
-from ftman.errors import ConflictError
+from ftman.errors import ConflictError, FtmanError
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,12 @@ class JobStore:
         self.path = folder / "state.db"
         try:
             self._db = self._open()
+        except sqlite3.OperationalError as error:  # of the disk, not of what is in the file
+            raise FtmanError(
+                f"{self.path} cannot be opened: {error}",
+                hint="See whether the disk is full, or may not be written: ft doctor",
+                code="store_io",
+            ) from None
         except sqlite3.DatabaseError as error:
             log.warning("%s cannot be read (%s); it is begun anew", self.path, error)
             self._put_aside()

@@ -19,7 +19,12 @@ class Ahead:
     def __init__(self, take: Taking):
         self._stack = contextlib.AsyncExitStack()
         self._news: asyncio.Queue[Waiting | Lease | None] = asyncio.Queue()
+        self._heard = asyncio.Event()
         self._task = asyncio.ensure_future(self._take(take(self._stack)))
+
+    async def heard(self) -> None:
+        """Return when the first news is there: from then on an engine is being started."""
+        await self._heard.wait()
 
     async def items(self) -> AsyncIterator[Waiting | Lease]:
         """What taking it brings, from its beginning.   Raises: FtmanError, as taking it does."""
@@ -40,6 +45,10 @@ class Ahead:
         try:
             async with contextlib.aclosing(items):
                 async for item in items:
-                    self._news.put_nowait(item)
+                    self._put(item)
         finally:
-            self._news.put_nowait(None)
+            self._put(None)
+
+    def _put(self, item: Waiting | Lease | None) -> None:
+        self._news.put_nowait(item)
+        self._heard.set()

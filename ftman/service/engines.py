@@ -103,6 +103,10 @@ class Engines:
         """Whether no engine runs or is loaded and no request waits for one."""
         return not self._supervisor.running() and not self._supervisor.queue()
 
+    async def begun(self, key: str) -> None:
+        """Return once the engine of `key`, if there is one, was told what to load."""
+        await self._supervisor.begun(key)
+
     async def lease(
         self, stack: contextlib.AsyncExitStack, spec: EngineSpec, keep_alive_s: float | None
     ) -> AsyncGenerator[Waiting | Lease, None]:

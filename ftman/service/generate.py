@@ -38,7 +38,7 @@ from ftman.chat.types import (
     Usage,
     Waiting,
 )
-from ftman.clock import Clock
+from ftman.clock import Clock, wait_within
 from ftman.errors import BusyError, EngineDiedError
 from ftman.service.ahead import Ahead
 from ftman.service.constraints import wire_constraint
@@ -50,6 +50,9 @@ from ftman.service.tokenizers import TokenizerShelf
 from ftman.supervisor.supervisor import Lease
 
 log = logging.getLogger(__name__)
+
+TELL_S = 0.2
+"""How long a prompt waits for an engine to be told what to load; usually some milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class Generator:
             ahead = self._lease_ahead(model, settings, request.keep_alive_s)
             if ahead is not None:
                 stack.push_async_callback(ahead.aclose)
+                await self._until_loading(ahead, model)
             tokenizer = await stack.enter_async_context(
                 self._shelf.use(model.ftw_id, model.ftw_path)
             )
@@ -178,6 +182,18 @@ class Generator:
             return None
         spec = self._engines.spec(model, settings.context_tokens, settings.options.num_thread)
         return Ahead(lambda stack: self._engines.lease(stack, spec, keep_alive_s))
+
+    async def _until_loading(self, ahead: Ahead, model: Model) -> None:
+        """Return when the engine was told to load, or that takes long.
+
+        A tokenizer that is being read holds up this whole process, for tenths of a second.
+        """
+
+        async def told() -> None:
+            await ahead.heard()
+            await self._engines.begun(model.ftw_id)
+
+        await wait_within(told(), TELL_S, self._clock)
 
     async def _lease_and_stream(
         self, job: _Job, ahead: Ahead | None

@@ -7,9 +7,10 @@ its process died of when it did.
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import httpx
@@ -69,6 +70,7 @@ __all__ = [
     "parse_hello",
     "check_model",
     "check_protocol",
+    "warm_up",
 ]
 
 ANSWER_LIMIT_BYTES = 4_000_000
@@ -79,6 +81,14 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """All of it is plain HTTP; reading the system's certificates would take longer than connecting."""
 
 T = TypeVar("T")
+
+
+async def warm_up() -> None:
+    """Have httpx import what it imports with its first request: longer than some models load."""
+    transport = httpx.AsyncHTTPTransport(uds=os.devnull, verify=_NO_TLS)
+    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+        with suppress(httpx.HTTPError):  # nobody listens there
+            await client.get("http://engine/")
 
 
 def parse_hello(line: bytes, name: str) -> Hello:

@@ -10,14 +10,17 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftengine import protocol
 from ftman.clock import Clock, wait_within
 from ftman.config import Paths, engine_environment
 from ftman.supervisor import hardware
 from ftman.supervisor.child import Child
+from ftman.supervisor.client import warm_up
 from ftman.supervisor.policy_events import Memory
 from ftman.supervisor.rundir import EngineLog
 from ftman.supervisor.watch import Timings
@@ -54,6 +57,8 @@ class Prepared:
         self._around = around
         self._child: Child | None = None
         self._deaths = 0
+        self._files: object = None
+        self._stale = False
         self._moved = asyncio.Event()
         self._taken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -79,13 +84,21 @@ class Prepared:
         self._moved.set()
 
     def take(self) -> Child | None:
-        """The process, to become an engine; None when there is none."""
+        """The process, to become an engine; None when there is none.
+
+        One whose files have changed since it was started is none: what it imports later would not
+        fit what it has imported.
+        """
         child = self._child
         if (
             child is None
             or child.exited.is_set()
             or (os.name == "posix" and not child.identity.start)
         ):
+            return None
+        if engine_files() != self._files:
+            self._stale = True
+            self._taken.set()
             return None
         self._child, self._deaths = None, 0
         self._taken.set()
@@ -108,8 +121,9 @@ class Prepared:
             self._taken.clear()
             if self._child is None:
                 await self._until_quiet()
+                await warm_up()
             else:
-                await wait_within(self._taken.wait(), LOOK_S, self._around.clock)
+                await self._until_news(self._child)
             await self._look()
         log.warning("the prepared engine died %s times; none is kept any more", self._deaths)
 
@@ -122,36 +136,54 @@ class Prepared:
             if not await wait_within(self._moved.wait(), pause_s, around.clock) and around.quiet():
                 return
 
+    async def _until_news(self, child: Child) -> None:
+        """Return when it is taken or dead, or when it is time to look at memory."""
+        news = [asyncio.ensure_future(event.wait()) for event in (self._taken, child.exited)]
+        first = asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await wait_within(first, LOOK_S, self._around.clock)
+        finally:
+            for task in news:
+                task.cancel()
+
     async def _look(self) -> None:
         around = self._around
-        available = around.memory().available_bytes
         if self._child is None and self._taken.is_set():
             return
+        try:
+            available = around.memory().available_bytes
+        except OSError as error:  # no files left, say; that is nothing of ours
+            log.debug("memory is not told: %s", error)
+            await around.clock.sleep(LOOK_S)
+            return
         if self._child is None:
-            if available >= AMPLE_BYTES:
-                self._spawn()
-            else:
+            if available < AMPLE_BYTES or not self._spawn():
                 await around.clock.sleep(LOOK_S)
         elif self._child.exited.is_set():
             log.warning("the prepared engine %s", self._child.describe_exit())
             self._deaths += 1
             await self._end()
+        elif self._stale:
+            log.info("the engine's files have changed: the prepared engine ends unused")
+            await self._end()
         elif available < SHORT_BYTES:
             log.info("memory is short: the prepared engine ends")
             await self._end()
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> bool:
         def spawn(stderr_fd: int) -> None:
             dies = self._around.dies_with_us
             environ = engine_environment()
             self._child = Child.spawn(self._argv, environ, stderr_fd, dies_with_us=dies, waits=True)
             log.info("process %s is prepared for the next model", self._child.pid)
 
+        self._files, self._stale = engine_files(), False
         try:
             EngineLog(self._around.paths, LOG_NAME).open_for(spawn)
-        except OSError as error:
-            log.warning("no engine can be prepared: %s", error)
-            self._deaths += 1
+        except (OSError, subprocess.SubprocessError, MemoryError) as error:
+            # A full disk, no files, no memory: that passes, and is no death.
+            log.warning("no engine can be prepared now: %s", error or "no memory")
+        return self._child is not None
 
     async def end(self, child: Child) -> None:
         """End a process that is of no use."""
@@ -163,3 +195,17 @@ class Prepared:
         child, self._child = self._child, None
         if child is not None:
             await self.end(child)
+
+
+def engine_files() -> object:
+    """What the engine's program consists of on disk, to be compared; an upgrade changes it."""
+    found = []
+    try:
+        for folder, inner, names in os.walk(Path(protocol.__file__).parent):
+            inner[:] = [name for name in inner if name != "__pycache__"]
+            for name in names:
+                status = os.stat(f"{folder}/{name}")  # noqa: PTH116 - hundreds, before a load
+                found.append((folder, name, status.st_ino, status.st_size, status.st_mtime_ns))
+    except OSError:  # in the middle of an upgrade
+        return None
+    return found

@@ -15,7 +15,7 @@ from typing import Any
 
 from ftman.clock import Clock, wait_within
 from ftman.config import Paths, engine_environment
-from ftman.errors import EngineDiedError, FtmanError
+from ftman.errors import EngineDiedError, FtmanError, failure_of
 from ftman.supervisor import hardware
 from ftman.supervisor.child import Child
 from ftman.supervisor.client import (
@@ -82,6 +82,7 @@ class EngineProcess:
         self.stop_reason = ""
         self._oom_kills = hardware.oom_kills()
         self._stdout: _LineReader | None = None
+        self.begun = asyncio.Event()
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -93,6 +94,7 @@ class EngineProcess:
         """Take over a process that an earlier manager started and that answers as ready."""
         self._record, self.child, self.info = record, child, info
         self.client = self._connect(record.address, record.run.token)
+        self.begun.set()
         self.state, self.health = "ready", Health("ready")
         self.start()
 
@@ -125,11 +127,12 @@ class EngineProcess:
         except FtmanError as raised:
             error = raised
         except OSError as raised:
-            error = self._start_failed(str(raised))
+            error = self._refused(raised)
         except Exception as raised:  # root of this engine's task
             log.exception("engine %s of %s: internal error", self.engine_id, self.spec.name)
             error = self._start_failed(f"internal error ({raised})")
         self.state = "stopping"
+        self.begun.set()
         self._host.notify(Failing(self.engine_id))
         try:
             await self._end()
@@ -146,6 +149,7 @@ class EngineProcess:
         if self.child is None:
             await self._device_memory.before_load()
             await self._begin()
+            self.begun.set()
         assert self.child is not None
         serve = asyncio.create_task(self._serve())
         waits: list[asyncio.Task[object] | asyncio.Future[FtmanError]] = [
@@ -189,9 +193,13 @@ class EngineProcess:
             return False
         found = child.identity
         self._record = EngineRecord(run, self.spec, found.argv, found.pid, found.start)
-        # Before it is told: a manager killed in between still finds it.
-        self._record.write(self._host.paths)
-        self._log.open_for(lambda _: None)
+        try:
+            # Before it is told: a manager killed in between still finds it.
+            self._record.write(self._host.paths)
+            self._log.open_for(lambda _: None)
+        except OSError:  # it belongs to nobody yet
+            await self._host.prepared.end(child)
+            raise
         try:
             child.tell(self._host.prepared.order(argv, self._log.path))
         except OSError:  # it died this moment
@@ -273,14 +281,23 @@ class EngineProcess:
             self.asked_s, self.stuck_s = clock.monotonic(), judge.stuck_s
             if error is not None or reached(self.health):
                 return error
-            await clock.sleep(pause_s)
+            await self._pause(pause_s)
             # About a tenth of what it has taken so far: a load is noticed that soon after its end.
             pause_s = min(pause_s * 1.1, timings.poll_s)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, no longer than until the engine says that something has changed."""
+        if self._stdout is None:  # of an earlier manager
+            await self._host.clock.sleep(seconds)
+            return
+        await self._wait_s(self._stdout.more.wait(), seconds)
 
     async def _poll(self, judge: HealthJudge) -> FtmanError | None:
         assert self.client is not None
         # An answer is at least as old as its question, even if this manager stood still meanwhile.
         asked_s = self._host.clock.monotonic()
+        if self._stdout is not None:
+            self._stdout.more.clear()
         try:
             health = await self.client.health(self._host.timings.probe_s)
         except EngineDiedError as error:
@@ -358,6 +375,14 @@ class EngineProcess:
             code="load_failed",
         )
 
+    def _refused(self, error: OSError) -> FtmanError:
+        """A full disk or no more files is said as such, with what to do about it."""
+        told = failure_of(error)
+        if told is None:
+            return self._start_failed(str(error))
+        text = f"the engine of {self.spec.name} could not be started: {told.message}"
+        return type(told)(text, hint=told.hint, code=told.code, status=told.status)
+
     def _see_log(self) -> str:
         return f"Its log: {self._log.path}"
 
@@ -382,7 +407,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
 
 
 class _LineReader:
-    """Reads the first line of a pipe without blocking, then throws the rest away.
+    """Reads the first line of a pipe without blocking, and notices that there is more.
 
     The pipe stays open: closing it would end an engine that prints a second line.
     """
@@ -390,6 +415,7 @@ class _LineReader:
     def __init__(self, fd: int):
         self.line = b""
         self.complete = asyncio.Event()
+        self.more = asyncio.Event()
         self._fd = fd
         os.set_blocking(fd, False)
         asyncio.get_running_loop().add_reader(fd, self._read)
@@ -406,10 +432,13 @@ class _LineReader:
         if not data:
             self.close()
         if self.complete.is_set():
+            self.more.set()
             return
         self.line += data
-        head, newline, _ = self.line.partition(b"\n")
+        head, newline, rest = self.line.partition(b"\n")
         if newline:
             self.line = head + newline
+            if rest:
+                self.more.set()
         if newline or not data or len(self.line) > HELLO_LIMIT_BYTES:
             self.complete.set()

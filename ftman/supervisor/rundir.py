@@ -5,22 +5,20 @@ Only names and bytes live here; whether a recorded process is alive is asked in 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
 import secrets
 import stat
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from ftman import files
-from ftman.config import Paths
+from ftman.config import Paths, engine_environment
 from ftman.log import KEPT, LIMIT_BYTES
 from ftman.supervisor.policy_events import EngineSpec
 
@@ -55,10 +53,16 @@ class RunFolder:
 def make_run_folder(paths: Paths, *, unix: bool = os.name == "posix") -> RunFolder:
     """Create the folder and the token file.   Raises: OSError."""
     run_id = f"e-{secrets.token_hex(4)}"
-    folder = files.make_dir(paths.run / run_id)
+    folder = paths.run / run_id
     token = secrets.token_hex(16)
     token_path = folder / "token"
-    files.write_atomic(token_path, token.encode())
+    try:
+        files.make_dir(folder)
+        files.write_atomic(token_path, token.encode())
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.remove_tree(folder)
+        raise
     address = _choose_address(folder, run_id) if unix else "tcp:127.0.0.1:0"
     return RunFolder(run_id, folder, address, token_path, token)
 
@@ -75,11 +79,11 @@ def _choose_address(folder: Path, run_id: str) -> str:
 
 def _short_folder() -> Path | None:
     """A private folder with a short name, where the store's own path is too long for a socket."""
-    with warnings.catch_warnings():  # it warns where there is no session; /tmp is tried then
-        warnings.simplefilter("ignore")
-        session = platformdirs.user_runtime_dir("ft", appauthor=False)
-    for text in (session, f"/tmp/ft-{os.getuid()}"):
-        folder = Path(text)
+    # Asked of no library: those that look for a temporary folder try it out with a file in it.
+    user = os.getuid()
+    session = Path(engine_environment().get("XDG_RUNTIME_DIR") or f"/run/user/{user}")
+    places = [session / "ft"] if session.is_dir() else []
+    for folder in (*places, Path(f"/tmp/ft-{user}")):
         if len(os.fsencode(folder)) + 20 > SOCKET_PATH_LIMIT_BYTES:
             continue
         try:

@@ -319,6 +319,12 @@ class Supervisor:
         self._changed.set()
         return await wait_within(self._turned.wait(), within_s, self._clock)
 
+    async def begun(self, key: str) -> None:
+        """Return once the engine of `key` has its process; at once where none is to be started."""
+        engine = self._engine(key)
+        if engine is not None:
+            await self._processes[engine.engine_id].begun.wait()
+
     def uses(self, ftw_id: str) -> bool:
         """Whether an engine runs from this FTW folder or a request waits for one."""
         return self._policy.wants(ftw_id)

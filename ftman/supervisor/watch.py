@@ -22,7 +22,7 @@ class Timings:
     """
 
     poll_s: float = 1.0
-    first_poll_s: float = 0.02
+    first_poll_s: float = 0.1
     probe_s: float = 5.0
     hello_s: float = 60.0
     load_s: float = 300.0

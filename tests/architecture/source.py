@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -29,15 +30,21 @@ class Module:
 @cache
 def modules(package: str) -> tuple[Module, ...]:
     """Every module of a top-level package, sorted by name."""
-    found = []
+    gc.disable()  # it would look through ever more of the trees, five times as long as parsing
+    try:
+        return tuple(_parsed(package))
+    finally:
+        gc.enable()
+
+
+def _parsed(package: str) -> Iterator[Module]:
     for path in sorted((ROOT / package).rglob("*.py")):
         if "_data" in path.parts:
             continue
         parts = path.relative_to(ROOT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         text = path.read_text("utf-8")
-        found.append(Module(name, path, text, ast.parse(text)))
-    return tuple(found)
+        yield Module(name, path, text, ast.parse(text))
 
 
 def imports(module: Module, *, top_level_only: bool = False) -> Iterator[tuple[str, int]]:
@@ -56,7 +63,16 @@ def calls(module: Module) -> Iterator[tuple[str, ast.Call]]:
     """Dotted text of what is called, with the call."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
+            yield _dotted(node.func), node
+
+
+def _dotted(node: ast.expr) -> str:
+    """What ast.unparse says, for names and their attributes in a fraction of the time."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return ast.unparse(node)
 
 
 def functions(module: Module) -> Iterator[tuple[str, int]]:

@@ -64,6 +64,7 @@ FTENGINE = {
     "ftengine.quant": 1,
     "ftengine.kernels": 2,
     "ftengine.device": 2,
+    "ftengine.device.torch_device": 1,
     "ftengine.cache": 3,
     "ftengine.experts": 3,
     "ftengine.experts.gpu_store": 4,

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import httpx
 
+from ftman.calibration import Calibration
+from ftman.config import load_config
+
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = (sys.executable, "-m", "tests.e2e.fake_manager")
 REAL = (sys.executable, "-m", "ftman", "serve")
@@ -51,10 +54,11 @@ def manager_process(
     env = {k: v for k, v in os.environ.items() if not k.startswith(("FT_", "OLLAMA_", "OPENAI_"))}
     env |= {"FT_HOME": str(home), "FT_HOST": "127.0.0.1:0", "PYTHONPATH": str(ROOT)}
     env["FT_PREPARE_ENGINE"] = "off"  # seconds of work that few tests wait for
+    env |= environment
+    if command == REAL:
+        be_calibrated(env)
     with (home / "stderr.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=env | environment, stdin=subprocess.DEVNULL, stderr=log
-        )
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stderr=log)
     try:
         yield ManagerProcess(process, wait_for(home, process), home)
     finally:
@@ -65,6 +69,15 @@ def manager_process(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def be_calibrated(environment: dict[str, str]) -> None:
+    """The first load would measure the machine for seconds; one in test_sdk_ollama.py does."""
+    config = load_config(environment)
+    path = config.paths.state / "calibration.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({Calibration(config.paths, config.engine).key(): {}}))
 
 
 def wait_for(home: Path, process: subprocess.Popen[bytes], limit_s: float = 30) -> str:

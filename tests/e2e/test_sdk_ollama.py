@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +78,9 @@ def test_unknown_model_and_pull(client: ollama.Client, stream: bool) -> None:
 
 def test_the_real_engine_from_pull_to_delete(tmp_path: Path) -> None:
     folder = build_tiny("qwen3_moe", tmp_path / "tiny-moe")
+    rates = tmp_path / "home" / "state" / "calibration.json"
+    rates.parent.mkdir(parents=True)
+    rates.write_text("{}")  # nothing is known of the machine, as before every first load
     with manager_process(tmp_path / "home", REAL) as manager:
         client = ollama.Client(host=manager.url, trust_env=False, timeout=120)
         steps = list(client.pull(folder.as_uri(), stream=True))
@@ -94,6 +98,7 @@ def test_the_real_engine_from_pull_to_delete(tmp_path: Path) -> None:
         assert client.ps().models == []
         client.delete(model.model)
         assert client.list().models == []
+    assert len(json.loads(rates.read_text())) == 1
 
 
 def test_create_from_an_uploaded_gguf(tmp_path: Path) -> None:

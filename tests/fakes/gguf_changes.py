@@ -52,7 +52,16 @@ def _renamed(ending: str, new: str) -> Change:
 
 
 def _plus_one(name: str, values: Array, _: Config) -> Iterator[Named]:
-    yield name, values + 1
+    yield name, _above(values)
+
+
+def _above(values: Array) -> Array:
+    return values + 1
+
+
+def _four(values: Array) -> Array:
+    """Taps of channels, with the dimensions of a file."""
+    return values.reshape(1, len(values), 1, -1)
 
 
 def _rate(name: str, values: Array, _: Config) -> Iterator[Named]:
@@ -91,14 +100,49 @@ def _permuted(name: str, values: Array, config: Config) -> Iterator[Named]:
     yield name, permute(values, config[key])
 
 
-def _named(new: str) -> Change:
+def _named(new: str, made: Callable[[Array], Array] = lambda values: values) -> Change:
     """A tensor whose name in files the tables do not have. {} stands for the layer."""
 
     def change(name: str, values: Array, _: Config) -> Iterator[Named]:
         layer = re.search(r"layers\.(\d+)\.", name)
-        yield new.format(layer[1] if layer else ""), values
+        yield new.format(layer[1] if layer else ""), made(values)
 
     return change
+
+
+def _nothing(name: str, values: Array, _: Config) -> Iterator[Named]:
+    yield from ()
+
+
+def _layer_of(name: str) -> int:
+    found = re.search(r"layers\.(\d+)\.", name)
+    assert found, name
+    return int(found[1])
+
+
+def _head_norms(name: str, values: Array, config: Config) -> Iterator[Named]:
+    """Muse Glimmer: what scales queries as the weights of a norm, and one of ones for keys."""
+    layer, ones = _layer_of(name), np.ones(config["head_dim"], np.float32)
+    yield f"blk.{layer}.attn_q_norm.weight", ones * np.float32(config["qk_scale_factor"])
+    yield f"blk.{layer}.attn_k_norm.weight", ones
+    yield from _permuted(name, values, config)
+
+
+def _as_llama(then: Change) -> Change:
+    """Ling: attention under the names of most families."""
+
+    def change(name: str, values: Array, config: Config) -> Iterator[Named]:
+        usual = name.replace(".attention.", ".self_attn.").replace(".dense.", ".o_proj.")
+        yield from then(usual, values, config)
+
+    return change
+
+
+def _gate_of_layer(name: str, values: Array, config: Config) -> Iterator[Named]:
+    """Ling 3: the gate of latent attention, or that of delta attention."""
+    layer = _layer_of(name)
+    is_full = config["layer_types"][layer] == "full_attention"
+    yield f"blk.{layer}.{'attn_gate' if is_full else 'ssm_g_a'}.weight", values
 
 
 def _halves(ending: str, gate: str, up: str) -> Change:
@@ -282,6 +326,48 @@ _CHANGES: dict[str, tuple[tuple[str, Change], ...]] = {
         (r"^embed\.weight$", _renamed("embed.weight", "model.embed_tokens.weight")),
         (r"^norm\.weight$", _renamed("norm.weight", "model.norm.weight")),
         (r"^head\.weight$", _renamed("head.weight", "lm_head.weight")),
+    ),
+    "hy_v3": ((r"mlp\.expert_bias$", _named("blk.{}.exp_probs_b")),),
+    "minimax": (
+        (r"self_attn\.(slope_rate|\w+_decay)$", _nothing),
+        (r"self_attn\.qkv_proj\.weight$", _named("blk.{}.attn_qkv.weight")),
+        (r"self_attn\.output_gate\.weight$", _named("blk.{}.attn_gate.weight")),
+        (r"self_attn\.norm\.weight$", _named("blk.{}.attn_norm_2.weight")),
+        (r"self_attn\.out_proj\.weight$", _named("blk.{}.attn_output.weight")),
+    ),
+    "minimax_m3": (
+        *(
+            (rf"index_{part}_proj\.weight$", _named(f"blk.{{}}.indexer.{part}_proj.weight"))
+            for part in "qk"
+        ),
+        *(
+            (rf"index_{part}_norm\.weight$", _named(f"blk.{{}}.indexer.{part}_norm.weight", _above))
+            for part in "qk"
+        ),
+        (r"norm\.weight$", _plus_one),
+        (r"e_score_correction_bias$", _named("blk.{}.exp_probs_b.bias")),
+        (r"block_sparse_moe\.shared_experts\.", _as_mlp),
+    ),
+    "bailing_hybrid": (
+        (r"kv_b_proj\.weight$", _as_llama(_latent_parts)),
+        (r"A_log$", _named("blk.{}.ssm_a", lambda values: np.exp(values).reshape(-1, 1))),
+        (r"dt_bias$", _named("blk.{}.ssm_dt.bias")),
+        *(
+            (rf"{part}_conv1d\.weight$", _named(f"blk.{{}}.ssm_conv1d_{part}.weight", _four))
+            for part in "qkv"
+        ),
+        (r"attention\.f_proj\.weight$", _named("blk.{}.ssm_f_a.weight")),
+        (r"attention\.g_proj\.weight$", _gate_of_layer),
+        (r"attention\.b_proj\.weight$", _named("blk.{}.ssm_beta.weight")),
+        (r"attention\.o_norm\.weight$", _named("blk.{}.ssm_norm.weight")),
+        (r"expert_bias$", _named("blk.{}.exp_probs_b.bias")),
+        (r"\.attention\.", _as_llama(_same)),
+    ),
+    "muse_glimmer": (
+        (r"layernorm\.weight$", _plus_one),
+        (r"q_proj\.weight$", _head_norms),
+        (r"k_proj\.weight$", _permuted),
+        (r"self_attn\.gate_proj\.weight$", _named("blk.{}.attn_gate.weight")),
     ),
     "gemma3": ((r"norm\.weight$", _plus_one),),
     "qwen3_next": _DELTA,

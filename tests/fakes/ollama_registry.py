@@ -42,7 +42,9 @@ class OllamaRegistry:
         self.scopes: list[str] = []
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
 
     def __enter__(self) -> OllamaRegistry:
         self._thread.start()

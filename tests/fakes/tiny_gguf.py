@@ -139,9 +139,25 @@ def _write_tensor(
     if matrix == "f32":
         writer.add_tensor(name, values)
         return
+    if matrix == "nvfp4":
+        writer.add_tensor(name, nvfp4_blocks(values), raw_dtype=gguf.GGMLQuantizationType.NVFP4)
+        if types.get("factors"):
+            factors = np.linspace(0.5, 1.7, len(values) if values.ndim > 2 else 1)
+            writer.add_tensor(name.replace(".weight", ".scale"), factors.astype(np.float32))
+            writer.add_tensor(name.replace(".weight", ".input_scale"), np.ones(1, np.float32))
+        return
     raw = encode(matrix, values)
     kind = gguf.GGMLQuantizationType(format_named(matrix).gguf_type)
     writer.add_tensor(name, raw, raw_dtype=kind)
+
+
+def nvfp4_blocks(values: tiny.Floats) -> npt.NDArray[np.uint8]:
+    """Random blocks of GGML type 40: four scales, then the codes of 64 elements."""
+    rng = np.random.default_rng(values.size)
+    blocks = rng.integers(0, 256, (values.size // 64, 36), dtype=np.uint8)
+    blocks[:, :4] = rng.integers(1, 24, (len(blocks), 4))
+    blocks[0, :4] = (0, 0x7F, 1, 0x88)  # zero in two ways, the least one, and one with a sign
+    return blocks.reshape(*values.shape[:-1], -1)
 
 
 def encode(name: str, values: tiny.Floats) -> npt.NDArray[np.uint8]:

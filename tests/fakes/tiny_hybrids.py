@@ -153,7 +153,8 @@ def build_hybrid(
     architecture, config_class, settings = _MODELS[family]
     given = {**_BASE, **settings, **(changes or {})}
     if "text_config" in settings:
-        given = {**settings, "text_config": {**_BASE, **settings["text_config"]}}
+        inner = {**_BASE, **settings["text_config"], **(changes or {})}
+        given = {**settings, "text_config": inner}
     config = getattr(transformers, config_class)(**given)
     torch.manual_seed(seed)
     model = getattr(transformers, architecture)(config).to(getattr(torch, dtype))

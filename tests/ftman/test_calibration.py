@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from ftman import faults
 from ftman.calibration import Calibration, Step
 from ftman.config import EngineSettings, Paths
 from ftman.errors import FtmanError
@@ -98,3 +100,22 @@ def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
     assert found.cached() is None
     ensure(found)
     assert found.cached() is not None
+
+
+def test_a_full_disk_costs_no_load_and_no_second_measurement(tmp_path: Path) -> None:
+    found = calibration(tmp_path, GOOD)
+    faults.arm("files.write=error:ENOSPC")
+    assert [step.phase for step in ensure(found)][:1] == ["memory"]
+    assert found.cached() == {"read_bytes_per_s": 5.0}
+    assert ensure(found) == []
+    with pytest.raises(OSError, match="No space left"):
+        asyncio.run(anext_all(found.run()))
+    faults.arm("")
+    asyncio.run(anext_all(found.run()))
+    assert len(runs(tmp_path)) == 3
+    assert calibration(tmp_path, GOOD).cached() == {"read_bytes_per_s": 5.0}
+
+
+async def anext_all(steps: AsyncGenerator[Step, None]) -> None:
+    async for _ in steps:
+        pass

@@ -7,10 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.base import (
+    EXPERT_KEYS,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
 from ftengine.models.families.latent import dense_layers, hf_moe
-from ftengine.models.families.names import hf_rules
-from ftengine.models.families.windowed import FULL, WINDOWED, shared_experts
+from ftengine.models.families.names import gguf_rules, gguf_shared, hf_rules
+from ftengine.models.families.windowed import FULL, WINDOW_KEYS, WINDOWED, shared_experts
 from ftengine.models.spec import (
     RMS,
     AttentionSpec,
@@ -21,6 +28,10 @@ from ftengine.models.spec import (
     NormSpec,
     RouterSpec,
 )
+
+_CENTRED = "centred_norms"
+"""GGUF files name the epsilon of either kind of norm; config.json has it in one place then."""
+_SCORE, _GATING = "expert_selection_fn", "expert_gating_func"
 
 
 def _mixers(config: Config, dense: tuple[bool, ...]) -> tuple[AttentionSpec, ...]:
@@ -75,8 +86,8 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         LayerSpec(mixer, mlp if is_dense else moe, parallel=True)
         for mixer, is_dense in zip(_mixers(config, dense), dense, strict=True)
     )
-    is_rms = values.get("rms_norm_eps") is not None
-    eps = config.number("rms_norm_eps" if is_rms else "layer_norm_eps", 1e-5)
+    is_rms = values.get("rms_norm_eps") is not None and not config.flag(_CENTRED, False)
+    eps = config.number("rms_norm_eps", config.number("layer_norm_eps", 1e-5))
     return read_model(
         config,
         "cohere2_moe",
@@ -92,8 +103,21 @@ FAMILY = Family(
     name="cohere2_moe",
     architectures=("Cohere2MoeForCausalLM",),
     model_types=("cohere2_moe",),
-    gguf_archs=(),
-    gguf_name="cohere2moe",
+    gguf_archs=("cohere2moe",),
     read_config=read_config,
     weights=hf_rules(*hf_moe()),
+    gguf_weights=(*gguf_rules(experts=True), *gguf_shared()),
+    gguf_keys=(
+        *EXPERT_KEYS,
+        *WINDOW_KEYS,
+        GgufKey("intermediate_size", "expert_feed_forward_length"),
+        GgufKey("prefix_dense_intermediate_size", "feed_forward_length"),
+        GgufKey("first_k_dense_replace", "leading_dense_block_count", "count", 0),
+        GgufKey("num_shared_experts", "expert_shared_count", "count", 0),
+        GgufKey("norm_topk_prob", "expert_weights_norm", "flag", False),
+        GgufKey(_SCORE, "", default="sigmoid"),
+        GgufKey(_SCORE, "", default="softmax", only=(_GATING, 1)),
+        GgufKey("logit_scale", "logit_scale", "number"),
+        GgufKey(_CENTRED, "", default=True, only=("attention.layer_norm_rms_epsilon", None)),
+    ),
 )

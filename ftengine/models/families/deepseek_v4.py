@@ -293,6 +293,7 @@ FAMILY = Family(
         GgufKey("routed_scaling_factor", "expert_weights_scale", "number"),
         GgufKey("norm_topk_prob", "expert_weights_norm", "flag"),
         GgufKey("swiglu_limit", "swiglu_clamp_exp", "number"),
+        GgufKey("swiglu_limit_shared", "swiglu_clamp_shexp", "ignored"),  # the same number
     ),
     gguf_only=(("expert_gating_func", (_SQRT_SOFTPLUS,)),),
 )

@@ -48,6 +48,21 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     )
 
 
+GGUF_WEIGHTS = (
+    *gguf_rules(experts=True),
+    *gguf_shared(),
+    Rule("blk.{layer}.post_attention_norm.weight", "layers.{layer}.ffn_norm"),
+)
+GGUF_KEYS = (
+    *ROUTED_KEYS,
+    GgufKey("n_shared_experts", "expert_shared_count"),
+    ROTATED_KEY,
+    GgufKey("n_group", "expert_group_count"),
+    GgufKey("topk_group", "expert_group_used_count"),
+    GgufKey("attention_bias", "blk.0.attn_q.bias", "tensor"),
+    GgufKey("use_qk_norm", "blk.0.attn_q_norm.weight", "tensor"),
+)
+
 FAMILY = Family(
     name="glm4_moe",
     architectures=("Glm4MoeForCausalLM",),
@@ -55,18 +70,6 @@ FAMILY = Family(
     gguf_archs=("glm4moe",),
     read_config=read_config,
     weights=hf_rules(*hf_moe()),
-    gguf_weights=(
-        *gguf_rules(experts=True),
-        *gguf_shared(),
-        Rule("blk.{layer}.post_attention_norm.weight", "layers.{layer}.ffn_norm"),
-    ),
-    gguf_keys=(
-        *ROUTED_KEYS,
-        GgufKey("n_shared_experts", "expert_shared_count"),
-        ROTATED_KEY,
-        GgufKey("n_group", "expert_group_count"),
-        GgufKey("topk_group", "expert_group_used_count"),
-        GgufKey("attention_bias", "blk.0.attn_q.bias", "tensor"),
-        GgufKey("use_qk_norm", "blk.0.attn_q_norm.weight", "tensor"),
-    ),
+    gguf_weights=GGUF_WEIGHTS,
+    gguf_keys=GGUF_KEYS,
 )

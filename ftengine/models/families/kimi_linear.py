@@ -124,19 +124,36 @@ def hf_kda(prefix: str, out: str) -> tuple[Rule, ...]:
     return (*rules, *(rule for rule in kept if rule.target != "layers.{layer}.mla.o"))
 
 
-def _gguf_rules() -> tuple[Rule, ...]:
-    """q, k, v and o of delta attention have the names of attention."""
+def gguf_kda(*gates: tuple[str, str]) -> tuple[Rule, ...]:
+    """q, k, v and o of delta attention have the names of attention. gates: those of decays too."""
     either = [("attn_q", "kda.q|layers.{layer}.mla.q"), ("attn_k", "kda.k"), ("attn_v", "kda.v")]
     either.append(("attn_output", "kda.o|layers.{layer}.mla.o"))
     either += [(f"ssm_conv1d_{name}", f"kda.{name}_conv") for name in "qkv"]
-    either += [(f"ssm_{name}_{half}", f"kda.{name}_{half}") for name in "fg" for half in "ab"]
-    either += [("ssm_beta", "kda.b"), ("ssm_norm", "kda.norm")]
+    either += [*gates, ("ssm_beta", "kda.b"), ("ssm_norm", "kda.norm")]
     own = [(f"{name}.weight", ours) for name, ours in either]
     return (
         *gguf_layer(*own, ("ssm_a", "kda.rate"), ("ssm_dt.bias", "kda.dt_bias")),
         *gguf_latent(),
     )
 
+
+LINEAR_GGUF_KEYS = (
+    GGUF_LAYOUT,
+    *LATENT_GGUF_KEYS,
+    GgufKey("num_experts", "expert_count"),
+    GgufKey("num_experts_per_token", "expert_used_count"),
+    GgufKey("num_shared_experts", "expert_shared_count", "count", 0),
+    GgufKey("num_expert_group", "expert_group_count", "count", 1),
+    GgufKey("linear_num_heads", "attention.head_count"),
+    GgufKey("linear_head_dim", "kda.head_dim"),
+    GgufKey("linear_conv_kernel_dim", "ssm.conv_kernel"),
+    GgufKey(
+        "layer_types",
+        "",
+        "kinds",
+        kinds=((FULL, "attention.head_count_kv"), (LINEAR, "")),
+    ),
+)
 
 FAMILY = Family(
     name="kimi_linear",
@@ -152,22 +169,8 @@ FAMILY = Family(
         *hf_dense_mlp("block_sparse_moe"),
         attention=hf_kda("self_attn", "o_proj"),
     ),
-    gguf_weights=_gguf_rules(),
-    gguf_keys=(
-        GGUF_LAYOUT,
-        *LATENT_GGUF_KEYS,
-        GgufKey("num_experts", "expert_count"),
-        GgufKey("num_experts_per_token", "expert_used_count"),
-        GgufKey("num_shared_experts", "expert_shared_count", "count", 0),
-        GgufKey("num_expert_group", "expert_group_count", "count", 1),
-        GgufKey("linear_num_heads", "attention.head_count"),
-        GgufKey("linear_head_dim", "kda.head_dim"),
-        GgufKey("linear_conv_kernel_dim", "ssm.conv_kernel"),
-        GgufKey(
-            "layer_types",
-            "",
-            "kinds",
-            kinds=((FULL, "attention.head_count_kv"), (LINEAR, "")),
-        ),
+    gguf_weights=gguf_kda(
+        *((f"ssm_{name}_{half}", f"kda.{name}_{half}") for name in "fg" for half in "ab")
     ),
+    gguf_keys=LINEAR_GGUF_KEYS,
 )

@@ -6,8 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model
-from ftengine.models.families.names import hf_experts, hf_rules, layer_rules
+from ftengine.models.families.base import (
+    ROTATED_KEY,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+)
+from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    hf_experts,
+    hf_rules,
+    layer_rules,
+)
 from ftengine.models.scan_specs import LightningSpec
 from ftengine.models.spec import LayerSpec, MixerSpec, ModelConfig, MoeSpec, RouterSpec
 
@@ -76,8 +89,7 @@ FAMILY = Family(
     name="minimax",
     architectures=("MiniMaxForCausalLM", "MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM"),
     model_types=("minimax", "minimax_text_01", "minimax_m1"),
-    gguf_archs=(),
-    gguf_name="minimax",
+    gguf_archs=("minimax-01",),
     read_config=read_config,
     weights=hf_rules(
         *hf_experts("block_sparse_moe", "w1", "w3", "w2"),
@@ -86,6 +98,30 @@ FAMILY = Family(
             ("self_attn.output_gate.weight", "light.gate"),
             ("self_attn.norm.weight", "light.norm"),
             ("self_attn.out_proj.weight", "light.o"),
+        ),
+    ),
+    gguf_weights=(
+        *gguf_layer(
+            ("attn_qkv.weight", "light.qkv"),
+            ("attn_gate.weight", "light.gate"),
+            ("attn_norm_2.weight", "light.norm"),
+            ("attn_output.weight", "attn.o|layers.{layer}.light.o"),
+        ),
+        *gguf_rules(experts=True),
+    ),
+    gguf_keys=(
+        ROTATED_KEY,
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        *(
+            GgufKey(f"{block}_alpha_factor", "residual_scale", "number", 1.0)
+            for block in ("full_attn", "linear_attn", "mlp")
+        ),
+        GgufKey(
+            "layer_types",
+            "",
+            "kinds",
+            kinds=((_LINEAR, "blk.{layer}.attn_norm_2.weight"), (_FULL, "")),
         ),
     ),
 )

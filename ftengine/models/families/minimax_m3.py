@@ -10,9 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model, text_config
+from ftengine.models.families.base import (
+    GGUF_LAYOUT,
+    MLP_KINDS_KEY,
+    ROTATED_KEY,
+    Config,
+    Family,
+    GgufKey,
+    read_attention,
+    read_model,
+    text_config,
+)
 from ftengine.models.families.minimax_m2 import with_rotary_dim
 from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    gguf_shared,
     hf_dense_mlp,
     hf_experts,
     hf_rules,
@@ -102,16 +115,20 @@ def _moe(config: Config, activation: Activation) -> MoeSpec:
         scale=config.number("routed_scaling_factor", 2.0),
     )
     width = config.size("intermediate_size")
-    shared = MlpSpec(config.size("shared_intermediate_size", default=width), activation)
+    together = width * config.size("n_shared_experts", default=1)
+    shared = MlpSpec(config.size("shared_intermediate_size", default=together), activation)
     return MoeSpec(router, width, activation, shared=replace(shared, stem="shared"))
 
 
 FAMILY = Family(
     name="minimax_m3",
-    architectures=("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForCausalLM"),
+    architectures=(
+        "MiniMaxM3SparseForConditionalGeneration",
+        "MiniMaxM3SparseForCausalLM",
+        "MiniMaxM3VLForCausalLM",
+    ),
     model_types=("minimax_m3_vl", "minimax_m3_vl_text"),
-    gguf_archs=(),
-    gguf_name="minimax-m3",
+    gguf_archs=("minimax-m3",),
     read_config=read_config,
     weights=wrapped(
         hf_rules(
@@ -126,5 +143,37 @@ FAMILY = Family(
                 ("self_attn.index_k_norm.weight", "attn.index_k_norm"),
             ),
         )
+    ),
+    gguf_weights=(
+        *gguf_layer(
+            ("indexer.q_proj.weight", "attn.index_q"),
+            ("indexer.k_proj.weight", "attn.index_k"),
+            ("indexer.q_norm.weight", "attn.index_q_norm"),
+            ("indexer.k_norm.weight", "attn.index_k_norm"),
+        ),
+        *gguf_rules(experts=True),
+        *gguf_shared(),
+    ),
+    gguf_keys=(
+        GGUF_LAYOUT,
+        MLP_KINDS_KEY,
+        ROTATED_KEY,
+        GgufKey("num_local_experts", "expert_count"),
+        GgufKey("num_experts_per_tok", "expert_used_count"),
+        GgufKey("intermediate_size", "expert_feed_forward_length"),
+        GgufKey("dense_intermediate_size", "feed_forward_length"),
+        GgufKey("n_shared_experts", "expert_shared_count"),
+        GgufKey("routed_scaling_factor", "expert_weights_scale", "number", 1.0),
+        GgufKey("index_n_heads", "attention.indexer.head_count"),
+        GgufKey("index_head_dim", "attention.indexer.key_length"),
+        GgufKey("index_topk_blocks", "attention.indexer.top_k"),
+        GgufKey("index_block_size", "attention.indexer.block_size"),
+        GgufKey("index_local_blocks", "attention.indexer.local_blocks"),
+        GgufKey(
+            "layer_types",
+            "",
+            "kinds",
+            kinds=((_SPARSE, "blk.{layer}.indexer.q_proj.weight"), (_FULL, "")),
+        ),
     ),
 )

@@ -7,9 +7,25 @@ from dataclasses import replace
 from typing import Any
 
 from ftengine.errors import LoadError
-from ftengine.models.families.base import Config, Family, read_attention, read_model, text_config
-from ftengine.models.families.names import hf_dense_mlp, hf_rules, layer_rules, wrapped
-from ftengine.models.families.windowed import FULL, WINDOWED
+from ftengine.models.families.base import (
+    GGUF_LAYOUT,
+    Config,
+    Family,
+    GgufKey,
+    gguf_layout,
+    read_attention,
+    read_model,
+    text_config,
+)
+from ftengine.models.families.names import (
+    gguf_layer,
+    gguf_rules,
+    hf_dense_mlp,
+    hf_rules,
+    layer_rules,
+    wrapped,
+)
+from ftengine.models.families.windowed import FULL, WINDOW_KEYS, WINDOWED
 from ftengine.models.spec import (
     AttentionSpec,
     HeadNorm,
@@ -32,13 +48,10 @@ def _mixers(config: Config) -> tuple[AttentionSpec, ...]:
     found = read_attention(
         config, default_theta=10000.0, qk_norm=True, bias=config.flag("attention_bias", False)
     )
-    found = replace(
-        found,
-        norm=HeadNorm(free=True),
-        gate=True,
-        gate_apart=True,
-        scale=found.scale * config.number("qk_scale_factor", 3.87),
-    )
+    found = replace(found, gate=True, gate_apart=True)
+    if not gguf_layout(config):  # such files have the factor in the weights of a norm
+        scale = found.scale * config.number("qk_scale_factor", 3.87)
+        found = replace(found, norm=HeadNorm(free=True), scale=scale)
     count = config.num_layers()
     kinds = config.layer_types(
         lambda layer: WINDOWED if (count - 1 - layer) % _PERIOD else FULL, WINDOWED, FULL
@@ -78,8 +91,8 @@ FAMILY = Family(
     name="muse_glimmer",
     architectures=("MuseGlimmerForConditionalGeneration", "MuseGlimmerForCausalLM"),
     model_types=("muse_glimmer", "muse_glimmer_text"),
-    gguf_archs=(),
-    gguf_name="muse-glimmer",
+    gguf_archs=("muse-glimmer",),
+    gguf_permuted=True,
     read_config=read_config,
     weights=wrapped(
         hf_rules(
@@ -87,5 +100,19 @@ FAMILY = Family(
             *layer_rules(("self_attn.gate_proj.weight", "attn.gate")),
             norms=_NORMS,
         )
+    ),
+    gguf_weights=(
+        *gguf_layer(
+            ("attn_gate.weight", "attn.gate"),
+            ("post_attention_norm.weight", "attn_post_norm"),
+            ("post_ffw_norm.weight", "ffn_post_norm"),
+        ),
+        *gguf_rules(experts=False),
+    ),
+    gguf_keys=(
+        GGUF_LAYOUT,
+        *WINDOW_KEYS,
+        GgufKey("output_multiplier", "logit_scale", "number"),
+        GgufKey("final_logit_softcapping", "final_logit_softcapping", "number", 0.0),
     ),
 )

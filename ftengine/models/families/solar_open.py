@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftengine.models.families.base import Config, Family, read_attention, read_model
+from ftengine.models.families.glm4_moe import GGUF_KEYS, GGUF_WEIGHTS
 from ftengine.models.families.latent import hf_moe, read_moe, read_router
 from ftengine.models.families.names import hf_rules
 from ftengine.models.spec import LayerSpec, ModelConfig
@@ -28,8 +29,10 @@ FAMILY = Family(
     name="solar_open",
     architectures=("SolarOpenForCausalLM",),
     model_types=("solar_open",),
-    gguf_archs=(),
-    gguf_name="solar-open",
+    gguf_archs=("glm4moe",),
+    gguf_weights=GGUF_WEIGHTS,
+    gguf_keys=GGUF_KEYS,
+    gguf_only=(("tokenizer.ggml.pre", ("solar-open",)),),
     read_config=read_config,
     weights=hf_rules(*hf_moe()),
 )

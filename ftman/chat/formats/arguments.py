@@ -6,7 +6,7 @@ What type a raw text has is decided by the tool's schema; without one it is a st
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any
 
 from ftman.chat.formats.reader import CutCallError, Reader, Steps
@@ -14,6 +14,7 @@ from ftman.chat.formats.run import CallWriter
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _REF_LIMIT = 8
+_EITHER = ("anyOf", "oneOf", "allOf")
 
 
 class ArgumentsWriter:
@@ -114,7 +115,41 @@ def types_of(schema: Mapping[str, Any], name: str) -> frozenset[str]:
     """JSON types that a schema allows a property; empty when it does not say."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
-    return frozenset(_types(found, schema, 0))
+    return types_in(found, schema)
+
+
+def types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """JSON types that a part of a schema allows; empty when it does not say."""
+    return frozenset(_types(schema, root, 0))
+
+
+def alternatives(
+    schema: Any, root: Mapping[str, Any], depth: int = 0
+) -> Iterator[Mapping[str, Any]]:
+    """The part itself, or what it refers to, and what it may be instead."""
+    if not isinstance(schema, Mapping) or depth > _REF_LIMIT:
+        return
+    if isinstance(schema.get("$ref"), str):
+        yield from alternatives(_resolved(schema["$ref"], root), root, depth + 1)
+        return
+    yield schema
+    for key in _EITHER:
+        for option in schema.get(key) or ():
+            yield from alternatives(option, root, depth + 1)
+
+
+def property_of(schema: Any, root: Mapping[str, Any], name: str) -> Any:
+    """What a part of a schema says of a property, None when it says nothing."""
+    for part in alternatives(schema, root):
+        properties = part.get("properties")
+        if isinstance(properties, Mapping) and name in properties:
+            return properties[name]
+    return None
+
+
+def item_of(schema: Any, root: Mapping[str, Any]) -> Any:
+    """What a part of a schema says of the entries of a list, None when it says nothing."""
+    return next((p["items"] for p in alternatives(schema, root) if "items" in p), None)
 
 
 def name_until(reader: Reader, *marks: str) -> Generator[None, None, str]:
@@ -132,7 +167,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
     if isinstance(kind, list):
         found = {item for item in kind if isinstance(item, str)}
     if not found:
-        for key in ("anyOf", "oneOf", "allOf"):
+        for key in _EITHER:
             for option in schema.get(key) or ():
                 found |= _types(option, root, depth + 1)
     if not found:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ftman.chat.formats.arguments import types_of
+from ftman.chat.formats.arguments import types_in
 from ftman.chat.formats.base import CallGrammar
 
 Layout = Callable[[str], tuple[str, str]]
@@ -19,7 +19,7 @@ def parameters_grammar(wanted: CallGrammar, schema: Mapping[str, Any], layout: L
     parts = []
     for name, value in (properties if isinstance(properties, Mapping) else {}).items():
         head, tail = layout(name)
-        body = f"{wanted.literal(head)} {_value(wanted, schema, name, value, tail)}"
+        body = f"{wanted.literal(head)} {value_grammar(wanted, schema, value, tail)}"
         parts.append(body if name in required else f"({body})?")
     return " ".join(parts)
 
@@ -41,8 +41,9 @@ def members(needed: list[str], others: list[str], comma: str) -> str:
     return f"({found})?" if found else ""
 
 
-def _value(wanted: CallGrammar, root: Mapping[str, Any], name: str, schema: Any, tail: str) -> str:
-    types = types_of(root, name)
+def value_grammar(wanted: CallGrammar, root: Mapping[str, Any], schema: Any, tail: str) -> str:
+    """The expression of one raw value and the text that ends it."""
+    types = types_in(schema, root)
     texts = schema.get("enum") if isinstance(schema, Mapping) else None
     if texts and all(isinstance(text, str) and text for text in texts):
         options = " | ".join(wanted.literal(text) for text in texts)

@@ -69,7 +69,7 @@ class GrammarParts:
 
     def until(self, mark: str) -> str:
         """Any text up to and over `mark`."""
-        if mark in self.control:
+        if any(mark.startswith(token) for token in self.control):
             return f"{_ANYTHING} {self.literal(mark)}"
         escaped = r"\n".join(re.escape(line).replace("/", r"\/") for line in mark.split("\n"))
         return self.rule(f"/(.|\\n)*{escaped}/", "[lazy]")

@@ -1,8 +1,9 @@
 """Managers by the hundred: one process that has imported everything forks each of them.
 
 A fork starts in a fraction of the time of a new interpreter and is a real process with its own
-signals, sockets and locks. As a program (`python -m tests.e2e.faults.forks SCRIPT-JSON`) it reads
-lines {"environment", "log"} and answers {"pid"}, and later {"pid", "status"} when one has ended.
+signals, sockets and locks. As a program (`python -m tests.e2e.faults.forks SCRIPT-JSON [QUIET-S]`)
+it reads lines {"environment", "log"} and answers {"pid"}, and later {"pid", "status"} when one has
+ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ import tokenizers  # noqa: F401 - or the first request would load it in every fo
 from ftman import log
 from ftman.config import load_config
 from ftman.gateway.app import serve
+from ftman.supervisor import supervisor
 from tests.e2e.faults.manager_process import until
 from tests.e2e.processes import ROOT, is_answering
 from tests.fakes.engine import FakeLauncher, FakeScript
@@ -59,10 +62,13 @@ class Forked:
 
 
 class Forks:
-    """The process that forks. Use as a context manager; ends those that still run."""
+    """The process that forks. Use as a context manager; ends those that still run.
 
-    def __init__(self, script: FakeScript):
-        self._script = script
+    quiet_s: after so long without work they prepare an engine; None = never.
+    """
+
+    def __init__(self, script: FakeScript, quiet_s: float | None = None):
+        self._arguments = [script.to_json(), *([] if quiet_s is None else [str(quiet_s)])]
         self._started: list[int] = []
         self._news = threading.Condition()
         self._turn = threading.Lock()
@@ -70,7 +76,7 @@ class Forks:
 
     def __enter__(self) -> Forks:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.faults.forks", self._script.to_json()],
+            [sys.executable, "-m", "tests.e2e.faults.forks", *self._arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -130,7 +136,7 @@ class Forks:
                 self._news.notify_all()
 
 
-def main(script: FakeScript) -> None:
+def main(launcher: FakeLauncher) -> None:
     """Fork on demand until the input ends."""
     gc.freeze()  # or the first collection in each fork would copy every page
     running: set[int] = set()
@@ -142,24 +148,24 @@ def main(script: FakeScript) -> None:
                 for pid in running:
                     os.kill(pid, signal.SIGKILL)
                 return
-            running.add(_fork(json.loads(line), script))
+            running.add(_fork(json.loads(line), launcher))
         running -= _report_ended()
 
 
-def _fork(given: dict[str, Any], script: FakeScript) -> int:
+def _fork(given: dict[str, Any], launcher: FakeLauncher) -> int:
     pid = os.fork()
     if pid:
         _say({"pid": pid})
         return pid
     status = 70
     try:
-        status = _serve(given, script)
+        status = _serve(given, launcher)
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def _serve(given: dict[str, Any], script: FakeScript) -> int:
+def _serve(given: dict[str, Any], launcher: FakeLauncher) -> int:
     null = os.open(os.devnull, os.O_RDWR)
     told = os.open(given["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     for number, target in ((null, 0), (null, 1), (told, 2)):
@@ -168,7 +174,7 @@ def _serve(given: dict[str, Any], script: FakeScript) -> int:
         del os.environ[key]
     os.environ.update(given["environment"])
     log.configure()
-    return serve(load_config(), launcher=FakeLauncher(script))
+    return serve(load_config(), launcher=launcher)
 
 
 def _report_ended() -> set[int]:
@@ -189,4 +195,7 @@ def _say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(FakeScript.from_json(sys.argv[1]))
+    quiet = sys.argv[2:]
+    if quiet:
+        supervisor.Timings = partial(supervisor.Timings, quiet_s=float(quiet[0]))  # type: ignore
+    main(FakeLauncher(FakeScript.from_json(sys.argv[1]), waits=bool(quiet)))

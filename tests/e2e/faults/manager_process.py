@@ -24,12 +24,11 @@ from unittest import mock
 import httpx
 import pytest
 
-from ftman.calibration import Calibration
-from ftman.config import EngineSettings, Paths
+from ftman.config import Paths
 from ftman.supervisor import supervisor
 from ftman.supervisor.watch import Timings
 from tests.e2e.faults import invariants
-from tests.e2e.processes import FAKE, REAL, ManagerProcess, manager_process
+from tests.e2e.processes import FAKE, ManagerProcess, manager_process
 from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import Manager, Tiny, make_config, managing
 from tests.ftman.supervisor.harness import QUICK
@@ -181,8 +180,6 @@ class Rig:
         self, command: tuple[str, ...] = FAKE, **environment: str
     ) -> Iterator[ManagerProcess]:
         """A manager on the store. After its end: nothing left running, nothing written outside."""
-        if command == REAL:
-            self._be_calibrated()
         with manager_process(self.home, command, **self._environment | environment) as started:
             yield started
             invariants.no_traceback(started.log)
@@ -231,14 +228,6 @@ class Rig:
         self.check_store()
         invariants.no_orphans(self.home / "models")
         self.check_outside()
-
-    def _be_calibrated(self) -> None:
-        """The first load would measure the machine for ten seconds; faults need no rates."""
-        calibration = Calibration(Paths(self.home, self.home / "models"), EngineSettings(threads=1))
-        path = self.home / "state" / "calibration.json"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({calibration.key(): {}}))
 
     def pull(self, url: str, name: str, on_line: Callable[[Answer], None] | None = None) -> Answer:
         """Pull through a manager; name is whatever /api/pull takes."""

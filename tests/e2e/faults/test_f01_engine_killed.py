@@ -10,7 +10,6 @@ from typing import Any
 from tests.e2e.faults import invariants, ledger
 from tests.e2e.faults.manager_process import (
     CHAT,
-    REAL,
     Answer,
     Rig,
     ask,
@@ -21,6 +20,7 @@ from tests.e2e.faults.manager_process import (
     until,
 )
 from tests.e2e.faults.real_models import endless_model
+from tests.e2e.processes import REAL
 
 GREEDY = {"temperature": 0, "num_predict": 3000, "num_ctx": 4096}
 STREAM_LIMIT_S = 2.0

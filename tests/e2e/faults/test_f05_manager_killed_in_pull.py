@@ -8,7 +8,6 @@ import time
 from ftman.config import Paths
 from tests.e2e.faults import invariants, ledger
 from tests.e2e.faults.manager_process import (
-    REAL,
     Answer,
     Rig,
     arrived,
@@ -18,6 +17,7 @@ from tests.e2e.faults.manager_process import (
     send_signal,
 )
 from tests.e2e.faults.real_models import wide_gguf
+from tests.e2e.processes import REAL
 from tests.fakes.hub import BadHub
 from tests.ftman.gateway.serving import Tiny, install
 

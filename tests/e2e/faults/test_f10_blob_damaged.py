@@ -12,8 +12,9 @@ import pytest
 from ftman.catalog.catalog import Catalog
 from ftman.config import Paths
 from tests.e2e.faults import invariants
-from tests.e2e.faults.manager_process import CHAT, REAL, Rig, ask, ended_well, runs
+from tests.e2e.faults.manager_process import CHAT, Rig, ask, ended_well, runs
 from tests.e2e.faults.real_models import endless_model
+from tests.e2e.processes import REAL
 
 SHORT_CHAT = CHAT | {"options": {"temperature": 0, "num_predict": 5}, "stream": False}
 

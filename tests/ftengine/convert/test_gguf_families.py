@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     # what follows is not in such files: readers take what the released models have
     "gpt_oss": {"swiglu_limit": 7.0},
     "gemma3": {"query_pre_attn_scalar": 16, "num_hidden_layers": 6, "layer_types": None},
+    "minimax_m3": {
+        "swiglu_limit": 7.0,
+        # in such files every layer with experts has an indexer
+        "layer_types": ["full_attention", *["minimax_m3_sparse"] * 3],
+    },
     "llama4": {"attention_chunk_size": 8192, "floor_scale": 8192},
     "nemotron_h": {"layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"]},
     "phimoe": {
@@ -43,7 +49,7 @@ CHANGES["deepseek_v4"] = {
     "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
 }
 CHANGES["nemotron_h_super"] = CHANGES["nemotron_h"]
-SLOW = (*VARIANTS, "qwen3_5", "granitemoeshared")
+SLOW = (*VARIANTS, "qwen3_5", "granitemoeshared", "solar_open", "hy_v3")
 """Where another family of the same rules stands for them."""
 FAMILIES = [
     pytest.param(family, marks=[pytest.mark.slow] if family in SLOW else [])
@@ -69,6 +75,26 @@ def read(model: str, source: Path, folder: Path, manner: Manner = PLAIN) -> tupl
     ftw = folder.with_name(folder.name + "-ftw")
     found = convert_folder(folder, ftw)
     return found["family"], load_engine(ftw).runner.logits(LONG_PROMPTS.get(model, PROMPT))
+
+
+def test_limits_of_activations_count_in_both_kinds_of_files(tmp_path: Path) -> None:
+    found = []
+    for number, limit in enumerate((0.02, 1e6)):
+        source = build_hybrid("bailing_hybrid", tmp_path / f"hf{number}")
+        config = json.loads((source / "config.json").read_text("utf-8"))
+        limits = [None, limit, 0, limit]
+        config |= {"expert_swiglu_limit_list": limits, "share_expert_swiglu_limit_list": limits}
+        (source / "config.json").write_text(json.dumps(config), "utf-8")
+        _, logits = read("bailing_hybrid", source, tmp_path / f"gguf{number}")
+        convert_folder(source, tmp_path / f"ftw{number}")
+        own = load_engine(tmp_path / f"ftw{number}").runner.logits(PROMPT)
+        assert float((logits - own).abs().max()) <= 2e-5
+        found.append(own)
+    _, free = read(
+        "bailing_hybrid", build_hybrid("bailing_hybrid", tmp_path / "hf"), tmp_path / "g"
+    )
+    assert float((found[1] - free).abs().max()) <= 2e-5
+    assert float((found[0] - free).abs().max()) > 1e-3
 
 
 ALL_FULL = {"indexer_types": ["full"] * 5}

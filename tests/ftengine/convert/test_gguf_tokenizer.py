@@ -149,6 +149,12 @@ CUTS = [
     ),
     # marks with their letters
     ("qwen35", "e\u0301a 12", ["e\u0301a", " ", "1", "2"]),
+    # numbers by thousands where a word ends with them
+    (
+        "cohere2moe",
+        "FooBar 1234567 it's a1234b",
+        ["Foo", "Bar", " ", "1", "234", "567", " it's", " a", "123", "4", "b"],
+    ),
     # a sign that begins a word; Chinese and kana together
     (
         "deepseek-v3",

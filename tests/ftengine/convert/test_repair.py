@@ -60,10 +60,14 @@ def source_of(kind: str, tmp_path: Path) -> tuple[Path, Derive | None]:
         path = tmp_path / "t.gguf"
         tiny.build_tiny_gguf("qwen3moe", path, types={"experts": "q4_1"})
         return path, None
+    if kind == "nvfp4":
+        path, types = tmp_path / "t.gguf", {"matrix": "nvfp4", "embed": "f32"}
+        tiny.build_tiny_gguf("llama", path, types=types, sizes=tiny.sizes_of("llama", inter=128))
+        return path, None
     return tiny.build_tiny(kind, tmp_path / "src", dtype="bfloat16", num_shards=2), None
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "qwen3", "gguf", "upcycled"])
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3", "gguf", "nvfp4", "upcycled"])
 def test_any_spoilt_block_is_as_it_was(kind: str, tmp_path: Path) -> None:
     source, derive = source_of(kind, tmp_path)
     target = tmp_path / "ftw"

@@ -10,22 +10,37 @@ from pathlib import Path
 import pytest
 import torch
 
-from ftengine.device.torch_device import HUGE_PAGE_BYTES, LateHugePages, page_aligned
+from ftengine.device.torch_device import (
+    HUGE_PAGE_BYTES,
+    LateHugePages,
+    page_aligned,
+    unwritten,
+)
 
 SIZE = 3 * HUGE_PAGE_BYTES
 _RANGE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ")
 
 
+def resident_bytes(tensor: torch.Tensor) -> int:
+    """What of the mapping that a tensor begins in is in memory."""
+    return int(_told(tensor, "Rss:").split()[0]) * 1024
+
+
 def may_be_huge(tensor: torch.Tensor) -> bool:
     """Whether the system was told that this memory may use huge pages."""
+    return "hg" in _told(tensor, "VmFlags:").split()
+
+
+def _told(tensor: torch.Tensor, what: str) -> str:
+    """A line of the mapping that a tensor begins in."""
     inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         found = _RANGE.match(line)
         if found is not None:
             low, high = (int(text, 16) for text in found.groups())
             inside = low <= tensor.data_ptr() < high
-        elif inside and line.startswith("VmFlags:"):
-            return "hg" in line.split()
+        elif inside and line.startswith(what):
+            return line.removeprefix(what)
     raise AssertionError("no such mapping")
 
 
@@ -62,3 +77,21 @@ def test_memory_that_nobody_uses_is_not_held() -> None:
     gc.collect()
     assert len(pages._held) == 0
     pages.begin()
+
+
+def test_unwritten_memory_is_zeros_of_any_shape() -> None:
+    for shape in ((3, 5), (2, 4, 1 << 20), (7, 0), (0, 2, 3)):
+        tensor = unwritten(*shape)
+        assert tensor.shape == shape
+        assert tensor.dtype == torch.float32
+        assert tensor.is_contiguous()
+        assert not tensor.any()
+
+
+@needs_linux
+def test_only_what_is_written_takes_memory() -> None:
+    tensor = unwritten(1024, 4096)
+    before = resident_bytes(tensor)
+    tensor[:16] = 1
+    assert resident_bytes(tensor) - before < 1 << 20
+    assert bool((tensor[:16] == 1).all())

@@ -21,6 +21,7 @@ from ftengine.gpu.kernel_cache import (
     write_kernel,
 )
 from ftengine.gpu.kernel_table import Build, Kernel
+from ftman import faults
 from tests.ftengine.gpu.sample_table import SCALE, SCALE_32, SQUARE_128, TABLE
 
 ADA = Target("cuda", "89", 32)
@@ -80,6 +81,18 @@ def test_a_damaged_file_is_compiled_again(tmp_path: Path) -> None:
     next(tmp_path.glob("*.kernel")).write_bytes(b"half a")
     assert cache.get(SCALE_32, ADA).image == CODE.image
     assert len(compiler.builds) == 2
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_full_disk_costs_the_next_start_its_time_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = KernelCache(TABLE, tmp_path, Counting(), shipped=None)
+    faults.arm("files.write=error:ENOSPC")
+    assert cache.get(SCALE_32, ADA).image == CODE.image
+    assert f"{tmp_path}" in caplog.text
+    assert "No space left" in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_key_names_all_that_the_code_depends_on() -> None:

@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ftengine.convert.local import convert_folder
 from ftengine.errors import FormatError
+from ftengine.experts.repack import Rows
 from ftengine.loader.ftw import FtwModel
 from ftengine.loader.load import FtwWeights, kernel_bytes
 from ftengine.models.weight_names import RowPick
+from ftengine.quant import panel32
 from tests.fakes.quantised import build_quantised
 
 
@@ -45,6 +48,16 @@ def test_neighbours_of_one_quantised_format_are_joined(ftw: Path) -> None:
         found = weights(model).packed([RowPick(f"layers.0.attn.{part}") for part in "qkv"])
         assert [(item.fmt, item.rows) for item in found] == [("fp8_block_e8m0", 128 + 64 + 64)]
         assert kernel_bytes(model, "float32") > 0
+
+
+@pytest.mark.parametrize("counts", [(64, 32, 7), (48, 16, 32)])
+def test_joined_matrices_lie_as_one_matrix_would(counts: tuple[int, ...], ftw: Path) -> None:
+    made = np.random.default_rng(1)
+    parts = [made.integers(0, 256, (count, 68), dtype=np.uint8) for count in counts]
+    with FtwModel.open(ftw) as model:
+        found = weights(model)._pack([Rows(part, "q8_0", 64) for part in parts])
+    assert found.rows == sum(counts)
+    assert found.data.numpy().tobytes() == panel32.pack("q8_0", np.concatenate(parts)).tobytes()
 
 
 def test_scales_are_no_weights(ftw: Path, tmp_path: Path) -> None:

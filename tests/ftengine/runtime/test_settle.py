@@ -11,6 +11,7 @@ import pytest
 from ftengine.errors import FormatError
 from ftengine.loader.borrowed import BorrowedBanks
 from ftengine.loader.cached_file import CachedFile
+from ftengine.loader.ftw import ALIGN_BYTES, FtwModel
 from ftengine.runtime import settle
 from ftengine.runtime.engine import Engine
 from ftengine.runtime.settle import Settling
@@ -42,6 +43,11 @@ def test_tokens_are_the_same_read_borrowed_and_moved(
     engine = load_engine(ftw)
     if not left(engine):
         pytest.skip("this system does not map what the page cache holds")
+    with FtwModel.open(ftw) as model:
+        embed = model.index.tensor("embed")
+        assert embed is not None
+        pages = -(-embed.bytes // ALIGN_BYTES) * ALIGN_BYTES
+        assert left(engine) == pages + sum(bank.bytes for bank in model.index.banks)
     borrowed = tokens(engine)
     assert left(engine) > 0
     engine.settle()

@@ -18,6 +18,7 @@ from ftengine.protocol import (
     EngineInfo,
     ErrorEvent,
     FinishEvent,
+    Health,
     MemoryState,
     ProgressEvent,
     TokenEvent,
@@ -67,6 +68,8 @@ def test_hello_health_info_and_a_stream(start: Starter) -> None:
         assert engine.hello.pid == engine.process.pid
         assert oct(Path(engine.hello.address.removeprefix("unix:")).stat().st_mode)[-3:] == "600"
         await engine.ready()
+        assert engine.process.stdout is not None
+        assert decode(Health, engine.process.stdout.readline()).state == "ready"
         async with engine.client() as client:
             info = decode(EngineInfo, (await client.get("/info")).content)
             assert (info.family, info.context_tokens, info.max_sequences) == ("qwen3_moe", 256, 2)

@@ -273,6 +273,26 @@ def test_a_damaged_state_database_is_begun_anew(tmp_path: Path) -> None:
     assert (tmp_path / "state.db.damaged").exists()
 
 
+def test_a_state_database_that_the_disk_refuses_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = JobStore(tmp_path)
+    store.save(JobView("1", "a", "done"))
+    store.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(JobStore, "_open", full)
+        with pytest.raises(FtmanError, match=r"state\.db cannot be opened: .*full") as caught:
+            JobStore(tmp_path)
+    assert "ft doctor" in caught.value.hint
+    store = JobStore(tmp_path)
+    assert [job.name for job in store.rows()] == ["a"]
+    store.close()
+
+
+def full(_: JobStore) -> sqlite3.Connection:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
 def test_a_newer_state_database_is_refused(tmp_path: Path) -> None:
     JobStore(tmp_path).close()
     database = sqlite3.connect(tmp_path / "state.db")

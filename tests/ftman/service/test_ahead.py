@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ftman.chat.tokenizer import Tokenizer
+from ftman.service import generate
 from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import Manager, Tiny, ids_of, managing
 
@@ -81,6 +82,19 @@ def test_the_engine_is_ready_before_the_tokenizer_is(
         assert statuses == [200]
         assert len(manager.launcher.launched) == 1
         wait_until(lambda: manager.leases_asked_for() == 0)
+
+
+def test_the_engine_is_told_before_the_tokenizer_is_read(
+    tmp_path: Path, tokenizers: SlowTokenizers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate, "TELL_S", LIMIT_S)
+    with managing(tmp_path, ANSWERS) as manager:
+        thread, statuses = in_background(manager, "/api/chat", SHORT)
+        assert tokenizers.begun.wait(LIMIT_S)
+        assert len(manager.launcher.launched) == 1
+        tokenizers.go_on.set()
+        thread.join(LIMIT_S)
+        assert statuses == [200]
 
 
 def test_a_bad_prompt_gives_the_engine_back(tmp_path: Path, tokenizers: SlowTokenizers) -> None:

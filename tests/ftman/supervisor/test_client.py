@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,11 +21,14 @@ from ftman.supervisor.client import (
     parse_hello,
 )
 from tests.fakes.engine import FakeScript
-from tests.ftman.supervisor.harness import alive, ask, make_spec, supervised, until
+from tests.ftman.supervisor.harness import QUICK, alive, ask, make_spec, supervised, until
 
 A = make_spec()
 MAJOR, MINOR = PROTOCOL_VERSION
+ROOT = Path(__file__).parents[3]
 GOOD = FakeScript()
+LYING = replace(QUICK, cause_s=0.1)
+"""None of these engines dies by itself, so its death need not be waited for."""
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,7 @@ def test_lie_in_a_stream_is_a_protocol_error_and_replaces_the_engine(
 ) -> None:
     async def main() -> None:
         scripts = [FakeScript(lie=lie), GOOD]
-        async with supervised(tmp_path, scripts) as (supervisor, launcher):
+        async with supervised(tmp_path, scripts, timings=LYING) as (supervisor, launcher):
             async with supervisor.lease(A, keep_alive_s=None) as lease:
                 pid = supervisor.running()[0].pid
                 with pytest.raises(EngineDiedError) as caught:
@@ -69,7 +75,7 @@ def test_lie_in_a_stream_is_a_protocol_error_and_replaces_the_engine(
 )
 def test_lie_while_starting_is_a_protocol_error(tmp_path: Path, lie: str, words: str) -> None:
     async def main() -> None:
-        async with supervised(tmp_path, FakeScript(lie=lie)) as (supervisor, _):
+        async with supervised(tmp_path, FakeScript(lie=lie), timings=LYING) as (supervisor, _):
             with pytest.raises(EngineDiedError) as caught:
                 async with supervisor.lease(A, keep_alive_s=None):
                     pass
@@ -170,3 +176,26 @@ def test_engine_of_this_or_a_later_minor_version_is_fine(version: tuple[int, int
 def test_engine_that_would_ignore_fields_is_refused(version: tuple[int, int]) -> None:
     with pytest.raises(EngineDiedError, match=rf"speaks protocol {version[0]}\.{version[1]}"):
         check_protocol(version, "tiny")
+
+
+def test_what_a_first_question_needs_is_imported_beforehand() -> None:
+    program = """
+import asyncio, sys
+from ftman.errors import EngineDiedError
+from ftman.supervisor.client import EngineClient, warm_up
+
+async def main():
+    await warm_up()
+    before = set(sys.modules)
+    client = EngineClient("unix:/dev/null", "t", name="a", cause=None, condemn=None)
+    try:
+        await client.health()
+    except EngineDiedError:
+        print(sorted(set(sys.modules) - before))
+
+asyncio.run(main())
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert found.stdout == "[]\n"

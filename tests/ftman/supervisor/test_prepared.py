@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -10,14 +11,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ftman.clock import SYSTEM
 from ftman.config import EngineSettings, load_config
-from ftman.errors import CannotFitError, EngineDiedError, UsageError
+from ftman.errors import CannotFitError, EngineDiedError, FtmanError, UsageError
 from ftman.supervisor import prepared
+from ftman.supervisor.child import Child
 from ftman.supervisor.launcher import EngineLauncher
+from ftman.supervisor.rundir import EngineRecord
 from ftman.supervisor.supervisor import Memory, Supervisor
 from tests.fakes.engine import FakeLauncher
 from tests.fakes.script import FakeScript
@@ -127,8 +131,8 @@ def test_one_that_died_costs_nothing_but_time(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_after_three_deaths_none_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "LOOK_S", 0.02)
+def test_after_three_deaths_none_is_kept(tmp_path: Path) -> None:
+    """Each is noticed when it happens, and replaced until then."""
 
     async def main() -> None:
         async with rigged(tmp_path) as rig:
@@ -217,3 +221,79 @@ def test_the_setting(tmp_path: Path) -> None:
     assert load_config(environ).engine.prepare_engine == "off"
     with pytest.raises(UsageError, match="one of auto, off"):
         load_config({**environ, "FT_PREPARE_ENGINE": "always"})
+
+
+def test_one_whose_files_have_changed_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its later imports would be another version's; what is started now is of one version."""
+    version = ["1"]
+    monkeypatch.setattr(prepared, "engine_files", lambda: version[0])
+
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            old = await rig.prepared()
+            version[0] = "2"
+            assert await rig.answer() != old
+            await until(lambda: not alive(old))
+            await rig.supervisor.unload(A.key)
+            new = await rig.prepared(but=old)
+            assert await rig.answer() == new
+
+    asyncio.run(main())
+
+
+def test_an_upgrade_is_seen_by_the_files() -> None:
+    found = prepared.engine_files()
+    assert found == prepared.engine_files()
+    assert isinstance(found, list)
+    assert len(found) > 100
+
+
+def test_a_disk_that_is_full_at_the_handing_over_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            pid = await rig.prepared()
+            with monkeypatch.context() as patch:
+                patch.setattr(EngineRecord, "write", full)
+                with pytest.raises(
+                    FtmanError, match="could not be started: the disk refused: No space left"
+                ):
+                    await rig.answer()
+            await until(lambda: not alive(pid))
+            assert await rig.answer() != pid
+        assert left_overs(tmp_path) == []
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["files", "start"])
+def test_what_the_system_refuses_for_a_while_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(prepared, "LOOK_S", 0.02)
+    refused = []
+    spawn = Child.spawn
+
+    def used_up(*given: Any, **named: Any) -> Any:
+        if len(refused) < 2 * prepared.MOST_DEATHS:
+            refused.append(where)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return spawn(*given, **named) if where == "start" else Memory(16 * GIB, 8 * GIB)
+
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            if where == "start":
+                monkeypatch.setattr(Child, "spawn", used_up)
+            else:
+                around = replace(rig.supervisor._prepared._around, memory=used_up)
+                monkeypatch.setattr(rig.supervisor._prepared, "_around", around)
+            await rig.prepared()
+        assert len(refused) == 2 * prepared.MOST_DEATHS
+
+    asyncio.run(main())

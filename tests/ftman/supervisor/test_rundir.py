@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from ftman.supervisor.rundir import (
     EngineLog,
@@ -33,6 +36,18 @@ def test_long_home_gets_a_short_private_socket_folder(tmp_path: Path) -> None:
     else:
         assert place == "127.0.0.1:0"
     run.remove()
+
+
+def test_a_short_socket_folder_is_found_without_a_trace_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill in the moment in which a temporary folder is tried out would leave a file in it."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", lambda: pytest.fail("tried one out"))
+    for session in ("", str(tmp_path / "none"), str(tmp_path)):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", session)
+        make_run_folder(make_config(tmp_path / ("x" * 100)).paths).remove()
+    assert {path.name for path in tmp_path.iterdir()} <= {"x" * 100, "ft"}
 
 
 def test_without_unix_sockets_the_engine_picks_a_loopback_port(tmp_path: Path) -> None:

@@ -354,6 +354,18 @@ def test_slow_load_that_makes_progress_is_not_given_up(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_engine_that_says_it_has_loaded_is_not_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        rarely = replace(QUICK, first_poll_s=3600.0, poll_s=3600.0)
+        async with (
+            supervised(tmp_path, FakeScript(load_s=0.1), timings=rarely) as (supervisor, _),
+            supervisor.lease(A, keep_alive_s=None) as lease,
+        ):
+            assert await ask(lease) == [1, 2, 3, 1]
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
 def test_cancelled_request_aborts_the_load_it_caused(tmp_path: Path) -> None:
     async def main() -> None:
         async with supervised(tmp_path, FakeScript(load_s=60.0)) as (supervisor, _):

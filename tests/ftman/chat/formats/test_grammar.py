@@ -15,7 +15,7 @@ from ftman.chat.formats.grammar import Demand, compose
 from ftman.chat.formats.output import OutputParser
 from ftman.chat.formats.registry import FORMATS, format_named
 from ftman.chat.types import Constraint, TextDelta, Tool, ToolCall
-from tests.ftman.chat.formats.transcripts import DS
+from tests.ftman.chat.formats.transcripts import DS, M3
 
 SCHEMA = {
     "type": "object",
@@ -32,6 +32,7 @@ CALLS = {
     "qwen3_coder": "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
     "glm": "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
     "minimax": '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>',
+    "minimax_m3": f'{M3}<tool_call>\n{M3}<invoke name="get_weather">{M3}<city>Paris{M3}</city>{M3}<days>2{M3}</days>{M3}</invoke>\n{M3}</tool_call>',
     "deepseek_dsml": '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
     "deepseek_v3": f"{DS['calls']}{DS['call']}get_weather{DS['sep']}{JSON_ARGS}{DS['done']}{DS['end']}",
     "kimi": f"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{JSON_ARGS}<|tool_call_end|><|tool_calls_section_end|>",
@@ -71,7 +72,7 @@ def accepts(name: str, demand: Demand, text: str, *, marks: bool = True) -> bool
     """Whether the composed grammar takes a whole reply; with or without tokens for the marks."""
     fmt = format_named(name)
     assert fmt is not None
-    known = tuple(mark for mark in fmt.visible if mark[0] in "<[") if marks else ()
+    known = tuple(mark for mark in fmt.visible if mark[0] in "<[]") if marks else ()
     tokenizer = tokenizer_with(known)
     control = {mark: tokenizer.token_to_id(mark) for mark in known}
     found = compose(fmt, demand, control)
@@ -160,6 +161,18 @@ def test_muse_reasons_to_itself_before_a_constrained_answer() -> None:
     assert accepts("muse", demand, answer)
     assert accepts("muse", demand, thoughts + answer)
     assert not accepts("muse", demand, thoughts + answer[:-2] + "no")
+
+
+def test_nested_arguments_are_tags_where_a_format_writes_them_so() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    path = {"type": "array", "items": {"$ref": "#/$defs/point"}}
+    schema = {"type": "object", "properties": {"path": path}, "$defs": {"point": point}}
+    demand = Demand(calls="must", tools=(Tool("go", parameters=schema),))
+    head, tail = f'{M3}<tool_call>\n{M3}<invoke name="go">', f"{M3}</invoke>\n{M3}</tool_call>"
+    item = f"{M3}<item>{M3}<x>1.5{M3}</x>{M3}</item>"
+    assert accepts("minimax_m3", demand, f"{head}{M3}<path>{item}{item}{M3}</path>{tail}")
+    assert accepts("minimax_m3", demand, head + tail)
+    assert not accepts("minimax_m3", demand, f"{head}{M3}<path>[]{M3}</path>{tail}")
 
 
 def test_with_tools_an_answer_may_obey_its_schema_or_be_a_call() -> None:

@@ -54,6 +54,8 @@ DS = {
     "done": "<｜tool▁call▁end｜>", "sep": "<｜tool▁sep｜>",
 }  # fmt: skip
 
+M3 = "]<]minimax[>["
+
 TRANSCRIPTS = (
     Transcript("plain", "text", "Hello <tool_call> & <think>x</think>\n", "Hello <tool_call> & <think>x</think>\n"),
     Transcript("think", "thought", "<think>\nso 1 < 2\n</think>\n\nYes.", "Yes.", "so 1 < 2"),
@@ -88,6 +90,13 @@ TRANSCRIPTS = (
         "", "hm", (PARIS,), inside=True),
     Transcript("minimax", "two", 'hm\n</think>\n\nOn it.\n<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
         "On it.", "hm", (PARIS, NOW), inside=True),
+    Transcript("minimax_m3", "two", f'<mm:think>hm 1 < 2</mm:think>On it.\n{M3}<tool_call>\n{M3}<invoke name="get_weather">{M3}<city>Paris{M3}</city>{M3}<days>2{M3}</days>{M3}</invoke>\n{M3}<invoke name="now">{M3}</invoke>\n{M3}</tool_call>',
+        "On it.", "hm 1 < 2", (PARIS, NOW)),
+    Transcript("minimax_m3", "nested", f'hm</mm:think>{M3}<tool_call>\n{M3}<invoke name="get_weather">{M3}<city> </city> & <b>\n{M3}</city>{M3}<where>{M3}<x>1.5{M3}</x>\n{M3}<l>{M3}<item>a{M3}</item>{M3}<item>{M3}<y>2{M3}</y>{M3}</item>{M3}</l>{M3}</where>{M3}<note>null{M3}</note>{M3}<exact>true{M3}</exact>{M3}</invoke>\n{M3}</tool_call>',
+        "", "hm", (("get_weather", {"city": " </city> & <b>\n", "where": {"x": 1.5, "l": ["a", {"y": "2"}]}, "note": None, "exact": True}),), inside=True),
+    Transcript("minimax_m3", "no thoughts", "</mm:think>Yes. 1 < 2", "Yes. 1 < 2"),
+    Transcript("minimax_m3", "JSON inside, empty", f'{M3}<tool_call>{M3}<invoke name="get_weather">{M3}<city>{M3}</city>{M3}<where>{{"x": 1}}{M3}</where>{M3}</invoke>{M3}</tool_call>', calls=(("get_weather", {"city": "", "where": {"x": 1}}),)),
+    Transcript("minimax_m3", "broken", f"{M3}<tool_call>now{M3}</tool_call>", f"{M3}<tool_call>now{M3}</tool_call>"),
     Transcript("deepseek_dsml", "two", 'hm</think>On it.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n<｜DSML｜parameter name="days" string="false">2</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
         "On it.", "hm", (PARIS, NOW), inside=True),
     Transcript("deepseek_dsml", "v4", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="true">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', calls=(("f", {"a": "1"}),)),
