@@ -18,7 +18,7 @@ from ftengine.protocol import Event, FinishEvent, GenerateRequest, Sampling, Tok
 from ftengine.runtime.engine import Engine
 
 CONTEXT = 8192
-"""What the timed model was made for; all of W4 at scale 1 fits."""
+"""What the timed model was made for; all of W4 at scale 0.25 fits."""
 VOCAB = (1000, 40_000)
 COMPARED = 16
 """Tokens of a reply that are computed without reuse too."""

@@ -2,7 +2,8 @@
 
 W1 maths questions of one turn; W2 a coding agent whose old tool outputs become placeholders; W3
 sub-agents that start together from one prefix; W4 a mail and calendar agent of 13 turns that keeps
-only its newest thinking. Sizes are for scale 1; a reply's length is what a client would ask for.
+only its newest thinking, behind a system prompt as long as the published one. Sizes are for scale
+1; a reply's length is what a client would ask for.
 """
 
 from __future__ import annotations
@@ -115,5 +116,5 @@ def workload(name: str, scale: float, vocab: tuple[int, int], seed: int = 1) -> 
         return agents(4, 6000, [(200, 150, 120), (600, 100, 80), (500, 100, 80)], input_kind="tool")
     if name == "W4":
         script = [(rng.choice((60, 200, 500)), 180, 80) for _ in range(13)]
-        return agents(1, 2500, script, cuts_thinking=True)
+        return agents(1, 24_500, script, cuts_thinking=True)
     raise ValueError(f"no workload {name}; there are W1, W2, W3 and W4")

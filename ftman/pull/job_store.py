@@ -16,6 +16,15 @@ log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 KEEP_ROWS = 200
+_OF_THE_SYSTEM = (
+    "attempt to write a readonly database",
+    "database is locked",
+    "database or disk is full",
+    "disk I/O error",
+    "out of memory",
+    "unable to open database file",
+)
+"""What SQLite says where nothing is wrong with what is in the file. Source: sqlite3_errstr."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS parts (part TEXT PRIMARY KEY, version INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS jobs (
@@ -59,13 +68,13 @@ class JobStore:
         self.path = folder / "state.db"
         try:
             self._db = self._open()
-        except sqlite3.OperationalError as error:  # of the disk, not of what is in the file
-            raise FtmanError(
-                f"{self.path} cannot be opened: {error}",
-                hint="See whether the disk is full, or may not be written: ft doctor",
-                code="store_io",
-            ) from None
         except sqlite3.DatabaseError as error:
+            if str(error) in _OF_THE_SYSTEM:
+                raise FtmanError(
+                    f"{self.path} cannot be opened: {error}",
+                    hint="See whether the disk is full, or may not be written: ft doctor",
+                    code="store_io",
+                ) from None
             log.warning("%s cannot be read (%s); it is begun anew", self.path, error)
             self._put_aside()
             self._db = self._open()
