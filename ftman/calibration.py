@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Calibration:
     def cached(self) -> Mapping[str, Any] | None:
         """The profile of this machine as it is now, if it was measured."""
         found = {**self._read(), **self._unkept}.get(self.key())
-        return found if isinstance(found, Mapping) else None
+        return found if _is_profile(found) else None
 
     async def ensure(self, ftw: Path | None) -> AsyncGenerator[Step, None]:
         """Measure if that was never done on this machine; failures are logged, not raised."""
@@ -165,3 +166,14 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     except asyncio.TimeoutError:
         process.kill()
         await process.wait()
+
+
+def _is_profile(value: object) -> bool:
+    """Whether it holds what is read of a profile; a file that was damaged or edited may not."""
+    if not isinstance(value, Mapping):
+        return False
+    rates = value.get("expert_bytes_per_s")
+    if not isinstance(rates, Mapping) or not {"threads", "target"} <= value.keys():
+        return False
+    numbers = [value.get("read_bytes_per_s"), value.get("disk_bytes_per_s", 0), *rates.values()]
+    return all(isinstance(item, int | float) and math.isfinite(item) for item in numbers)

@@ -22,6 +22,14 @@ from ftman.config import load_config
 ROOT = Path(__file__).resolve().parents[2]
 FAKE = (sys.executable, "-m", "tests.e2e.fake_manager")
 REAL = (sys.executable, "-m", "ftman", "serve")
+RATES = {
+    "threads": 2,
+    "target": "any",
+    "read_bytes_per_s": 1e10,
+    "disk_bytes_per_s": 0.0,
+    "expert_bytes_per_s": {},
+}
+"""What was measured, where that does not matter."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # of no use here, and slow to make
 
 
@@ -77,7 +85,7 @@ def be_calibrated(environment: dict[str, str]) -> None:
     path = config.paths.state / "calibration.json"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({Calibration(config.paths, config.engine).key(): {}}))
+        path.write_text(json.dumps({Calibration(config.paths, config.engine).key(): RATES}))
 
 
 def wait_for(home: Path, process: subprocess.Popen[bytes], limit_s: float = 30) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -19,14 +20,15 @@ import json, sys
 open({log!r}, "a").write(" ".join(sys.argv[1:]) + "\\n")
 print(json.dumps({{"progress": {{"phase": "memory", "completed": 0, "total": 2}}}}))
 print("noise")
-print(json.dumps({{"profile": {{"read_bytes_per_s": 5.0}}}}))
+print(json.dumps({{"profile": {profile}}}))
 """
+PROFILE = {"threads": 2, "target": "any", "read_bytes_per_s": 5.0, "expert_bytes_per_s": {}}
 
 
 def calibration(tmp_path: Path, program: str, **settings: object) -> Calibration:
     """A Calibration whose child is a small script."""
     script = tmp_path / "child.py"
-    script.write_text(program.format(log=str(tmp_path / "runs")))
+    script.write_text(program.format(log=str(tmp_path / "runs"), profile=PROFILE))
     engine = EngineSettings(**settings)  # type: ignore[arg-type]
     return Calibration(Paths(tmp_path, tmp_path), engine, (sys.executable, str(script)))
 
@@ -57,7 +59,7 @@ def test_measures_once_however_many_ask(tmp_path: Path) -> None:
 
     asyncio.run(ask())
     assert len(runs(tmp_path)) == 1
-    assert found.cached() == {"read_bytes_per_s": 5.0}
+    assert found.cached() == PROFILE
     assert [step.phase for step in steps] == ["memory", "done"]
 
 
@@ -102,18 +104,35 @@ def test_damaged_cache_is_measured_anew(tmp_path: Path) -> None:
     assert found.cached() is not None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"threads": None}, {"read_bytes_per_s": "fast"}, {"expert_bytes_per_s": {"q4_k": None}}],
+    ids=str,
+)
+def test_a_profile_that_lacks_something_is_measured_anew(
+    tmp_path: Path, damage: dict[str, object]
+) -> None:
+    found = calibration(tmp_path, GOOD)
+    entry = {key: value for key, value in (PROFILE | damage).items() if value is not None}
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "calibration.json").write_text(json.dumps({found.key(): entry}))
+    assert found.cached() is None
+    ensure(found)
+    assert found.cached() == PROFILE
+
+
 def test_a_full_disk_costs_no_load_and_no_second_measurement(tmp_path: Path) -> None:
     found = calibration(tmp_path, GOOD)
     faults.arm("files.write=error:ENOSPC")
     assert [step.phase for step in ensure(found)][:1] == ["memory"]
-    assert found.cached() == {"read_bytes_per_s": 5.0}
+    assert found.cached() == PROFILE
     assert ensure(found) == []
     with pytest.raises(OSError, match="No space left"):
         asyncio.run(anext_all(found.run()))
     faults.arm("")
     asyncio.run(anext_all(found.run()))
     assert len(runs(tmp_path)) == 3
-    assert calibration(tmp_path, GOOD).cached() == {"read_bytes_per_s": 5.0}
+    assert calibration(tmp_path, GOOD).cached() == PROFILE
 
 
 async def anext_all(steps: AsyncGenerator[Step, None]) -> None:
