@@ -85,6 +85,8 @@ T = TypeVar("T")
 
 async def warm_up() -> None:
     """Have httpx import what it imports with its first request: longer than some models load."""
+    if os.name != "posix":  # sockets of the kind that is used here
+        return
     transport = httpx.AsyncHTTPTransport(uds=os.devnull, verify=_NO_TLS)
     async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
         with suppress(httpx.HTTPError):  # nobody listens there

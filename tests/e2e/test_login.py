@@ -54,7 +54,7 @@ def test_from_enable_to_an_answer_at_the_next_login(tmp_path: Path) -> None:
     assert seen["answer"].strip()
     assert seen["same_manager"]
     assert seen["answer_after_kill"] == seen["answer"]
-    assert "enabled" in seen["status"] or "at login" in seen["status"]
+    assert seen["status"].split()[:2] == ["enabled", "running"]
     assert not seen["after_logout"]
     assert seen["started_at_login"]
     assert seen["answer_at_login"] == seen["answer"]

@@ -13,7 +13,6 @@ from ftman.chat.formats.reader import CutCallError, Reader, Steps
 from ftman.chat.formats.run import CallWriter
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}
-_REF_LIMIT = 8
 _EITHER = ("anyOf", "oneOf", "allOf")
 
 
@@ -120,22 +119,26 @@ def types_of(schema: Mapping[str, Any], name: str) -> frozenset[str]:
 
 def types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """JSON types that a part of a schema allows; empty when it does not say."""
-    return frozenset(_types(schema, root, 0))
+    return frozenset(kind for part in alternatives(schema, root) for kind in _own_types(part))
 
 
-def alternatives(
-    schema: Any, root: Mapping[str, Any], depth: int = 0
-) -> Iterator[Mapping[str, Any]]:
-    """The part itself, or what it refers to, and what it may be instead."""
-    if not isinstance(schema, Mapping) or depth > _REF_LIMIT:
-        return
-    if isinstance(schema.get("$ref"), str):
-        yield from alternatives(_resolved(schema["$ref"], root), root, depth + 1)
-        return
-    yield schema
-    for key in _EITHER:
-        for option in schema.get(key) or ():
-            yield from alternatives(option, root, depth + 1)
+def alternatives(schema: Any, root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The part itself, or what it refers to, and what it may be instead; each once.
+
+    A part that refers to itself many times over would else be walked for ever.
+    """
+    waiting, seen = [schema], set()
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, Mapping) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part.get("$ref"), str):
+            waiting.append(_resolved(part["$ref"], root))
+            continue
+        yield part
+        options = [part[key] for key in _EITHER if isinstance(part.get(key), list)]
+        waiting += [option for listed in reversed(options) for option in reversed(listed)]
 
 
 def property_of(schema: Any, root: Mapping[str, Any], name: str) -> Any:
@@ -157,22 +160,14 @@ def name_until(reader: Reader, *marks: str) -> Generator[None, None, str]:
     return (yield from reader.collect(*marks, limit=256)).strip()
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(schema, Mapping) or depth > _REF_LIMIT:
-        return set()
-    if isinstance(schema.get("$ref"), str):
-        return _types(_resolved(schema["$ref"], root), root, depth + 1)
-    kind = schema.get("type")
-    found = {kind} if isinstance(kind, str) else set()
-    if isinstance(kind, list):
-        found = {item for item in kind if isinstance(item, str)}
+def _own_types(part: Mapping[str, Any]) -> set[str]:
+    """What a part says itself, by its type or else by its values."""
+    kind = part.get("type")
+    kinds = kind if isinstance(kind, list) else [kind]
+    found = {item for item in kinds if isinstance(item, str)}
     if not found:
-        for key in _EITHER:
-            for option in schema.get(key) or ():
-                found |= _types(option, root, depth + 1)
-    if not found:
-        values = [schema["const"]] if "const" in schema else schema.get("enum") or ()
-        found = {_type_name(value) for value in values}
+        values = [part["const"]] if "const" in part else part.get("enum")
+        found = {_type_name(value) for value in values} if isinstance(values, list) else set()
     return found
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import tokenizers  # noqa: F401 - or the first request would load it in every fork
 
@@ -29,6 +30,7 @@ from ftman import log
 from ftman.config import load_config
 from ftman.gateway.app import serve
 from ftman.supervisor import supervisor
+from ftman.supervisor.watch import Timings
 from tests.e2e.faults.manager_process import until
 from tests.e2e.processes import ROOT, is_answering
 from tests.fakes.engine import FakeLauncher, FakeScript
@@ -195,7 +197,8 @@ def _say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    quiet = sys.argv[2:]
-    if quiet:
-        supervisor.Timings = partial(supervisor.Timings, quiet_s=float(quiet[0]))  # type: ignore
-    main(FakeLauncher(FakeScript.from_json(sys.argv[1]), waits=bool(quiet)))
+    prepares = len(sys.argv) > 2
+    launcher = FakeLauncher(FakeScript.from_json(sys.argv[1]), waits=prepares)
+    timings = partial(Timings, quiet_s=float(sys.argv[2])) if prepares else Timings
+    with mock.patch.object(supervisor, "Timings", timings):
+        main(launcher)

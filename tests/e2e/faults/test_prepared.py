@@ -138,7 +138,7 @@ def test_a_disk_that_refuses_at_the_handing_over_leaves_no_process(
             counted = fault
         if reply.status_code != 200:
             invariants.told_why(reply)
-            reply = until(lambda body=body: whole(manager, body))  # type: ignore[misc]
+            reply = until(partial(whole, manager, body))
         (loaded,) = engines(manager.url)
         assert loaded["context_length"] == window
         until(lambda: len(of_nobody(rig)) <= 1)
