@@ -33,6 +33,17 @@ int64_t group_elements(int format);
 int64_t panel_bytes(int format, int64_t cols);
 // Formats whose activations the target wants packed before a product (Products::pack_row).
 inline bool is_packed(int format) { return products().pack_row[format] != nullptr; }
+// How rows are packed and panels multiplied where a panel meets about so many tokens.
+struct Way {
+  PackRow pack;  // or null
+  MultiplyPanel panel;
+};
+inline Way way_for(int format, int64_t tokens) {
+  const Products& p = products();
+  if (tokens >= kManyTokens && p.panel_many[format] != nullptr)
+    return {p.pack_many[format], p.panel_many[format]};
+  return {p.pack_row[format], p.panel[format]};
+}
 // Formats of row-major tables (ft_embed_rows), and the bytes of their rows.
 inline bool is_table_format(int format) {
   return format >= 0 && (format <= kQ4_1 || (kKFormats >> format & 1) != 0);

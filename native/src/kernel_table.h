@@ -43,6 +43,7 @@ constexpr int kPageTokens = 16;  // tokens of a KV page
 constexpr int kKvGroup = 32;     // numbers of a head that share a scale in q8_0 pages
 constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
 constexpr int kMaxBlockTokens = 64;
+constexpr int kManyTokens = 7;
 
 // One panel against some tokens. x[t] are rows in the format's own element order (see pack_row);
 // sums is the offset, in floats, of kExtras numbers for each chunk behind them (formats with
@@ -123,14 +124,20 @@ struct DeltaRun {
   float* out;
 };
 
+typedef void (*MultiplyPanel)(const PanelRun* run);
+// Permutes, prescales and rounds a row for a MultiplyPanel, kExtras numbers for each chunk behind it.
+// May write where it reads: out = x.
+typedef void (*PackRow)(const float* x, int64_t cols, float* out);
+
 // Products with the weights of each format.
 struct Products {
   int32_t bits;                  // of the activations of kIntFormats
   int32_t packed_element_bytes;  // of rows that pack_row writes chunk by chunk: 4, or 2 (bfloat16)
-  void (*panel[kNumFormats])(const PanelRun* run);
-  // Permutes, prescales and rounds a row for panel[format], kExtras numbers for each chunk behind it;
-  // null where x is used as is. May write where it reads: out = x.
-  void (*pack_row[kNumFormats])(const float* x, int64_t cols, float* out);
+  MultiplyPanel panel[kNumFormats];
+  PackRow pack_row[kNumFormats];  // null where x is used as is
+  // Faster where a panel meets kManyTokens or more, with the same results; null: there is none.
+  MultiplyPanel panel_many[kNumFormats];
+  PackRow pack_many[kNumFormats];
   // Bit f: pack_row[f] looks at a whole group of elements, not at one chunk.
   uint32_t packed_by_groups;
 };

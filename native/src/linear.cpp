@@ -14,10 +14,10 @@ constexpr int64_t kCallerPackTokens = 4;  // packing that few rows is cheaper th
 struct LinearJob {
   const ft_linear_args* args;
   const KernelTable* table;
-  const Products* products;
-  int format;
+  Way way;
   float* packed;  // activations in panel order, or null
   int64_t packed_stride;
+  int64_t panel_bytes;
   int64_t panels;
   int64_t panels_per_unit;
   int64_t panel_groups;
@@ -30,7 +30,7 @@ struct LinearJob {
 
 void pack_token(LinearJob& job, int64_t t) {
   const ft_linear_args& a = *job.args;
-  job.products->pack_row[job.format](a.x + t * a.x_stride, a.cols, job.packed + t * job.packed_stride);
+  job.way.pack(a.x + t * a.x_stride, a.cols, job.packed + t * job.packed_stride);
 }
 
 void multiply_unit(LinearJob& job, int64_t unit) {
@@ -44,12 +44,12 @@ void multiply_unit(LinearJob& job, int64_t unit) {
     x[t] =
         job.packed ? job.packed + (first + t) * job.packed_stride : a.x + (first + t) * a.x_stride;
   }
-  const int64_t bytes = panel_bytes(job.format, a.cols);
+  const int64_t bytes = job.panel_bytes;
   PanelRun run{nullptr, a.cols, x, a.cols, tokens, prefetch_bytes(), y};
   const int64_t end = std::min(job.panels, (group + 1) * job.panels_per_unit);
   for (int64_t p = group * job.panels_per_unit; p < end; ++p) {
     run.panel = static_cast<const uint8_t*>(a.weights) + p * bytes;
-    job.products->panel[job.format](&run);
+    job.way.panel(&run);
     const int64_t row = p * kPanelRows;
     const int rows = static_cast<int>(std::min<int64_t>(kPanelRows, a.rows - row));
     const float* bias = a.bias ? a.bias + row : nullptr;
@@ -88,9 +88,9 @@ extern "C" ft_status ft_linear(const ft_linear_args* args) {
   LinearJob job{};
   job.args = args;
   job.table = &kernels();
-  job.products = &products();
-  job.format = format;
-  if (is_packed(format)) {
+  job.way = way_for(format, args->tokens);
+  job.panel_bytes = panel_bytes(format, args->cols);
+  if (job.way.pack != nullptr) {
     job.packed_stride = packed_row_floats(args->cols);
     job.packed = static_cast<float*>(workspace(args->tokens * job.packed_stride * 4));
     if (!job.packed) return FT_ERR_MEMORY;
@@ -101,7 +101,7 @@ extern "C" ft_status ft_linear(const ft_linear_args* args) {
   const int threads = job.threads = pool().threads();
   job.panels = (args->rows + kPanelRows - 1) / kPanelRows;
   job.blocks = (args->tokens + kMaxBlockTokens - 1) / kMaxBlockTokens;
-  const int64_t by_size = std::max<int64_t>(1, kUnitBytes / panel_bytes(format, args->cols));
+  const int64_t by_size = std::max<int64_t>(1, kUnitBytes / job.panel_bytes);
   const int64_t by_share = job.panels * job.blocks / (threads * 8);
   job.panels_per_unit = std::max<int64_t>(1, std::min(by_size, by_share));
   job.panel_groups = (job.panels + job.panels_per_unit - 1) / job.panels_per_unit;

@@ -35,8 +35,8 @@ struct ScratchPlan {
 struct MoeJob {
   const ft_expert_ffn_args* args;
   const KernelTable* table;
-  const Products* products;
   int format_gate_up, format_down;
+  Way way_gate_up, way_down;
   ScratchPlan plan;
   const int32_t* starts;
   const int32_t* active;
@@ -105,8 +105,7 @@ const uint8_t* expert_row(const ft_expert_ffn_args& a, int64_t e) {
 
 void pack_token(MoeJob& job, int64_t t) {
   const ft_expert_ffn_args& a = *job.args;
-  job.products->pack_row[job.format_gate_up](a.x + t * a.x_stride, a.hidden,
-                                          job.packed + t * job.plan.packed_stride);
+  job.way_gate_up.pack(a.x + t * a.x_stride, a.hidden, job.packed + t * job.plan.packed_stride);
 }
 
 constexpr int64_t kPackRows = 4;
@@ -116,21 +115,21 @@ void pack_h_unit(MoeJob& job, int64_t unit) {
   const int64_t end = std::min(pairs, (unit + 1) * kPackRows);
   for (int64_t i = unit * kPackRows; i < end; ++i) {
     float* h = job.h + i * job.plan.h_stride;
-    job.products->pack_row[job.format_down](h, job.args->inter, h);
+    job.way_down.pack(h, job.args->inter, h);
   }
 }
 
 // Two panels of 16 activations each are one chunk of the down matrix.
 void finish_pair_of_panels(MoeJob& job, int64_t chunk, const float* plain, float* h) {
   const int64_t k = chunk * kChunk;
-  if (!is_packed(job.format_down) || job.pack_h_whole) {
+  if (job.way_down.pack == nullptr || job.pack_h_whole) {
     const int64_t width = round_up(job.args->inter, kPairRows);
     std::memcpy(h + k, plain, 4 * static_cast<size_t>(std::min<int64_t>(kChunk, width - k)));
     return;
   }
   alignas(64) float packed[kChunk + kExtras];
-  const int64_t element_bytes = job.products->packed_element_bytes;
-  job.products->pack_row[job.format_down](plain, kChunk, packed);
+  const int64_t element_bytes = products().packed_element_bytes;
+  job.way_down.pack(plain, kChunk, packed);
   std::memcpy(reinterpret_cast<uint8_t*>(h) + element_bytes * k, packed,
               static_cast<size_t>(element_bytes * kChunk));
   std::memcpy(h + job.args->inter + chunk * kExtras, packed + kChunk, 4 * kExtras);
@@ -150,7 +149,7 @@ void gate_up_block(MoeJob& job, const uint8_t* weights, int64_t first, int token
   PanelRun run{nullptr, a.hidden, x, a.hidden, tokens, prefetch_bytes(), y};
   for (int64_t p = begin; p < end; ++p) {
     run.panel = weights + p * bytes;
-    job.products->panel[job.format_gate_up](&run);
+    job.way_gate_up.panel(&run);
     for (int t = 0; t < tokens; ++t)
       job.table->glu(y + t * kPanelRows, &job.glu, h + t * kChunk + (p % 2) * kPairRows);
     if (p % 2 == 0 && p + 1 < job.gate_panels) continue;
@@ -184,7 +183,7 @@ void down_block(MoeJob& job, const uint8_t* weights, int64_t first, int tokens, 
   PanelRun run{nullptr, a.inter, x, a.inter, tokens, prefetch_bytes(), y};
   for (int64_t p = begin; p < end; ++p) {
     run.panel = weights + p * bytes;
-    job.products->panel[job.format_down](&run);
+    job.way_down.panel(&run);
     for (int t = 0; t < tokens; ++t) {
       float* to = parts + job.order[first + t] * job.plan.part_floats + (p - begin) * kPanelRows;
       std::memcpy(to, y + t * kPanelRows, 4 * kPanelRows);
@@ -349,7 +348,6 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   std::lock_guard<std::mutex> lock(api_mutex());
   const int threads = job.threads = pool().threads();
   job.table = &kernels();
-  job.products = &products();
   job.plan = plan_scratch(*args, job.format_gate_up, job.format_down, threads);
   if (args->scratch_bytes < job.plan.total) return FT_ERR_SCRATCH;
   auto* scratch = static_cast<uint8_t*>(args->scratch);
@@ -357,10 +355,13 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   if ((status = check_rows(job)) != FT_OK) return status;
   job.h = reinterpret_cast<float*>(scratch + job.plan.h);
   job.parts = reinterpret_cast<float*>(scratch + job.plan.parts);
-  job.pack_h_whole = (job.products->packed_by_groups >> job.format_down & 1) != 0;
+  const int64_t of_expert = args->tokens * args->slots / job.num_active;
+  job.way_gate_up = way_for(job.format_gate_up, of_expert);
+  job.way_down = way_for(job.format_down, of_expert);
+  job.pack_h_whole = (products().packed_by_groups >> job.format_down & 1) != 0;
   job.glu = GluSpec{static_cast<int32_t>(args->activation), args->alpha, args->limit};
   cut_work(job, threads);
-  if (is_packed(job.format_gate_up)) {
+  if (job.way_gate_up.pack != nullptr) {
     job.packed = reinterpret_cast<float*>(scratch + job.plan.packed);
     job.pack_in_job = args->tokens > kCallerPackTokens;
     if (!job.pack_in_job)

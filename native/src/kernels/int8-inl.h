@@ -4,8 +4,6 @@
 namespace ft {
 namespace {
 
-typedef void (*PackRow)(const float* x, int64_t cols, float* out);
-
 // The largest size of `count` floats, NaN where one is not finite.
 FT_INLINE float largest_of(const float* x, int64_t count) {
   float largest = 0, nothing = 0;

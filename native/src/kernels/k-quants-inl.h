@@ -6,8 +6,8 @@
 // (as much as surely fits into 32 bits). Float sums of segments are then multiplied by d and by the
 // unit. The minima, eight bytes of a row, meet the eight sums of a token as one more product.
 //
-// A group of a packed row: chunk after chunk 32 upper bytes and 32 lower ones, then the same
-// numbers as int16 for k-wide-inl.h; where activations have 8 bits, 32 bytes for each chunk alone.
+// A group of a packed row: chunk after chunk 32 upper bytes and 32 lower ones, or the same numbers
+// as int16 for k-many-inl.h; where activations have 8 bits, 32 bytes for each chunk.
 // In the extras of a group: the unit; the unit of the sums, their upper and lower bytes, the same
 // as int16 (q4_k, q5_k); from place kHalfSums -32 times the sum of each half of a chunk, as int32
 // (q6_k).
@@ -18,7 +18,7 @@ constexpr int kWholeSums = 6;
 constexpr int kHalfSums = 16;
 
 template <class W>
-constexpr int64_t kRowGroupBytes = W::kBytes == 2 ? 4 * kGroupElements : kGroupElements;
+constexpr int64_t kRowGroupBytes = W::kBytes * kGroupElements;
 
 // The largest integer of a group of activations: 13 bits with the sign of them fill segments of 64
 // to 256 elements, while the float that a segment becomes costs as much as ten of its products.
@@ -344,6 +344,11 @@ struct KTile {
   }
 };
 
+template <class W>
+void panel_k(const PanelRun* run) {
+  over_tiles<KTile, W, 1, 2, 2>(run);
+}
+
 // Eight int32 in units of their largest / 32512, as upper and lower bytes, and as int16. Returns
 // the unit.
 FT_INLINE float pack_sums(const int32_t* sums, uint8_t* upper, uint8_t* lower, int16_t* both) {
@@ -364,8 +369,8 @@ FT_INLINE float pack_sums(const int32_t* sums, uint8_t* upper, uint8_t* lower, i
   return largest / 32512.0f;
 }
 
-// May write where it reads: out = x.
-template <class W>
+// May write where it reads: out = x. wide: as int16.
+template <class W, bool wide = false>
 void pack_k(const float* x, int64_t cols, float* out) {
   alignas(64) float values[kGroupElements];
   for (int64_t k = 0; k < cols; k += kGroupElements) {
@@ -376,20 +381,22 @@ void pack_k(const float* x, int64_t cols, float* out) {
     int32_t sums[kGroupChunks], starts[2 * kGroupChunks];
     uint8_t* to = (uint8_t*)out + k / kGroupElements * kRowGroupBytes<W>;
     for (int c = 0; c < kGroupChunks; ++c) {
-      int32_t* halves = starts + 2 * c;
+      [[maybe_unused]] int32_t* halves = starts + 2 * c;
       const float* from = values + c * kChunk;
-      vi_store_chunk<W::kBytes, kKSteps<W>>(to + c * W::kBytes * kChunk, from, largest, halves);
-      if (W::kBytes == 2)
-        vi_store_pairs<kKSteps<W>>(to + (2 * kGroupChunks + 2 * c) * kChunk, from, largest);
-      sums[c] = halves[0] + halves[1];
-      for (int h = 0; h < 2; ++h) halves[h] *= -32;
+      if constexpr (wide) {
+        sums[c] = vi_store_pairs<kKSteps<W>>(to + 2 * c * kChunk, from, largest);
+      } else {
+        vi_store_chunk<W::kBytes, kKSteps<W>>(to + c * W::kBytes * kChunk, from, largest, halves);
+        sums[c] = halves[0] + halves[1];
+        for (int h = 0; h < 2; ++h) halves[h] *= -32;
+      }
     }
     extras[0] = unit;
     if constexpr (W::kScaleBytes == KCodes::kScaleBytes) {
       uint8_t* bytes = (uint8_t*)(extras + 2);
       int16_t* both = (int16_t*)(extras + kWholeSums);
       extras[1] = unit * pack_sums(sums, bytes, bytes + kGroupChunks, both);
-    } else {
+    } else if constexpr (!wide) {
       memcpy(extras + kHalfSums, starts, sizeof starts);
     }
   }

@@ -13,7 +13,7 @@
 #include "kernels/codes-inl.h"
 #if defined(FT_HAVE_DOTS)
 #include "kernels/k-quants-inl.h"
-#include "kernels/k-wide-inl.h"
+#include "kernels/k-many-inl.h"
 #else
 #include "kernels/int8-inl.h"
 #endif
@@ -52,6 +52,10 @@ void attend(const AttendRun* run) {
       PACK<AS<Nvfp4Ints<true>>>, pack_dots<Fp8TensorDots>, pack_dots<Fp8BlockDots>,             \
       pack_ints<AS<Q50Codes>>, pack_ints<AS<Q51Codes>>, pack_k<AS<Q4KInts>>,                    \
       pack_k<AS<Q5KInts>>, pack_k<AS<Q6KInts>>
+#define FT_BUT_K                                                                                \
+  nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,     \
+      nullptr, nullptr, nullptr, nullptr
+static_assert(kQ4K == 14 && kQ5K == 15 && kQ6K == 16);
 #endif
 
 extern const KernelTable FT_TABLE;
@@ -63,11 +67,15 @@ const KernelTable FT_TABLE = {
       2,
       {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, FT_INT_PANELS(AsIs)},
       {nullptr, nullptr, pack_dots<Bf16Dots>, FT_INT_ROWS(AsIs, pack_int_groups)},
+      {FT_BUT_K, panel_k_many<Q4KInts>, panel_k_many<Q5KInts>, panel_k_many<Q6KInts>},
+      {FT_BUT_K, pack_k<Q4KInts, true>, pack_k<Q5KInts, true>, pack_k<Q6KInts, true>},
       kIntFormats & ~(1u << kQ5_0 | 1u << kQ5_1)},
      {8,
       2,
       {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, FT_INT_PANELS(AsInt8)},
       {nullptr, nullptr, pack_dots<Bf16Dots>, FT_INT_ROWS(AsInt8, pack_ints)},
+      {},
+      {},
       kIntFormats}},
 #else
 #define FT_FLOAT_PANELS                                                                         \
@@ -82,6 +90,8 @@ const KernelTable FT_TABLE = {
       {nullptr, nullptr, nullptr, nullptr, pack_row_q4, pack_row_q4, nullptr, pack_row_mxfp4_gguf,
        nullptr, nullptr, nullptr, nullptr, pack_row_sums, pack_row_sums, pack_row_sums,
        pack_row_sums, pack_row_sums},
+      {},
+      {},
       0},
      {8,
       4,
@@ -92,6 +102,8 @@ const KernelTable FT_TABLE = {
        pack_int8<nullptr, kChunk>, nullptr, nullptr, pack_int8<pack_row_sums, kChunk>,
        pack_int8<pack_row_sums, kChunk>, pack_int8<pack_row_sums, kKElements>,
        pack_int8<pack_row_sums, kKElements>, pack_int8<pack_row_sums, kKElements>},
+      {},
+      {},
       kKFormats}},
 #endif
     store,

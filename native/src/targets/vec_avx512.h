@@ -226,9 +226,9 @@ FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
   vi_store_chunk<bytes>(to, from, largest, sums);
   return largest / (float)kSteps<bytes>;
 }
-// The same as int16, elements 0, 2, 1, 3 of every four.
+// The same as int16, elements 0, 2, 1, 3 of every four. Returns the sum of all.
 template <int steps>
-FT_INLINE void vi_store_pairs(uint8_t* to, const float* from, float largest) {
+FT_INLINE int32_t vi_store_pairs(uint8_t* to, const float* from, float largest) {
   VI part[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
   if (largest == largest) vi_count_steps<steps>(from, largest, part);
   for (int i = 0; i < 2; ++i) {
@@ -236,6 +236,7 @@ FT_INLINE void vi_store_pairs(uint8_t* to, const float* from, float largest) {
     const __m256i moved = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(halves, 0xd8), 0xd8);
     _mm256_storeu_si256((__m256i*)(to + 32 * i), moved);
   }
+  return _mm512_reduce_add_epi32(_mm512_add_epi32(part[0], part[1]));
 }
 #endif
 

@@ -91,10 +91,22 @@ def test_many_and_few_pairs_are_summed_alike(native: NativeKernels) -> None:
     assert torch.equal(many[:5], few)
 
 
+@pytest.mark.parametrize("fmt", ["q4_k", "q5_k", "q6_k", "mxfp4"])
+def test_experts_with_many_and_with_few_tokens_are_bit_identical(
+    native: NativeKernels, fmt: str
+) -> None:
+    bank, x = make_bank(fmt, fmt, 4, 512, 256), torch.randn(90, 512)
+    ids, weights = route(90, 2, 4)  # 45 an expert, 1 an expert
+    many = native.expert_ffn(x, ids, weights, bank)
+    few = native.expert_ffn(x[:2], ids[:2].contiguous(), weights[:2].contiguous(), bank)
+    assert torch.equal(many[:2], few)
+
+
+@pytest.mark.parametrize("tokens", [3, 9])
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_what_is_not_finite_is_not_hidden(native: NativeKernels, fmt: str) -> None:
+def test_what_is_not_finite_is_not_hidden(native: NativeKernels, fmt: str, tokens: int) -> None:
     cols = 256 if fmt.endswith("_k") else 96
-    weight, x = make_weight(fmt, 40, cols), torch.randn(3, cols)
+    weight, x = make_weight(fmt, 40, cols), torch.randn(tokens, cols)
     x[1, 50] = float("nan")
     got = native.linear(x, weight)
     assert bool(got[1].isnan().all())

@@ -1,10 +1,9 @@
 // K-quants against many tokens: a group of a panel is unpacked once, into the first-level cache, as
-// int16 codes times their integer scales, and then meets the tokens in tiles of 32 rows x 4 to 8.
+// int16 codes times their integer scales, and then meets the tokens in tiles of 32 rows x 1 to 8.
 // Segments, and what is done to their sums, are those of k-quants-inl.h, so are the results.
 namespace ft {
 namespace {
 
-constexpr int kWideFrom = 20;   // tokens that are worth it
 constexpr int kWideTokens = 8;  // of the widest tile
 constexpr int kWideRegs = kPanelRows / kLanes;
 constexpr int kChunkPairs = kChunk / 2;
@@ -154,7 +153,7 @@ __attribute__((noinline)) void wide_tile(const PanelRun* run, int64_t g, int fir
   VF block[T][kWideRegs];
   for (int t = 0; t < T; ++t) {
     const float* row = run->x[first_token + t];
-    x[t] = (const uint8_t*)row + g * kRowGroupBytes<W> + 2 * kGroupElements;
+    x[t] = (const uint8_t*)row + g * kRowGroupBytes<W>;
     extras[t] = row + run->sums + g * kGroupChunks * kExtras;
     sums[t] = (const uint8_t*)(extras[t] + kWholeSums);
   }
@@ -181,12 +180,18 @@ FT_INLINE void wide_tile_of(int count, const PanelRun* run, int64_t g, int first
       return wide_tile<W, 6>(run, g, first_token, group, wide, ahead);
     case 5:
       return wide_tile<W, 5>(run, g, first_token, group, wide, ahead);
-    default:
+    case 4:
       return wide_tile<W, 4>(run, g, first_token, group, wide, ahead);
+    case 3:
+      return wide_tile<W, 3>(run, g, first_token, group, wide, ahead);
+    case 2:
+      return wide_tile<W, 2>(run, g, first_token, group, wide, ahead);
+    default:
+      return wide_tile<W, 1>(run, g, first_token, group, wide, ahead);
   }
 }
 
-// All tokens in tiles of 4 to 8, of sizes that differ by one at most. Each fetches a part of the
+// All tokens in tiles of up to 8, of sizes that differ by one at most. Each fetches a part of the
 // next group.
 template <class W>
 FT_INLINE void wide_tiles(const PanelRun* run, int64_t g, const uint8_t* base,
@@ -215,20 +220,15 @@ __attribute__((noinline)) void widen(const CodeGroup& group, WideGroup& wide) {
   }
 }
 
+// Rows as pack_k<W, true> makes them.
 template <class W>
-void panel_k(const PanelRun* run) {
-  if constexpr (W::kBytes == 2) {
-    if (run->tokens >= kWideFrom) {
-      WideGroup wide;
-      const uint8_t* base = run->panel;
-      for (int64_t g = 0; g < run->cols / kGroupElements; ++g, base += kKGroupBytes<W>) {
-        widen<W>(CodeGroup{base, base + W::kScaleBytes}, wide);
-        wide_tiles<W>(run, g, base, wide);
-      }
-      return;
-    }
+void panel_k_many(const PanelRun* run) {
+  WideGroup wide;
+  const uint8_t* base = run->panel;
+  for (int64_t g = 0; g < run->cols / kGroupElements; ++g, base += kKGroupBytes<W>) {
+    widen<W>(CodeGroup{base, base + W::kScaleBytes}, wide);
+    wide_tiles<W>(run, g, base, wide);
   }
-  over_tiles<KTile, W, 1, 2, 2>(run);
 }
 
 }  // namespace
