@@ -12,6 +12,7 @@ import torch
 from ftengine.errors import EngineError
 from ftengine.quant import format_named
 from ftengine.quant.panel32 import PART_ALIGN_BYTES, ExpertLayout, packed_bytes
+from ftengine.quant.panel_form import PANEL_ROWS
 
 PAGE_TOKENS = 16
 """Tokens of a KV page."""
@@ -125,6 +126,12 @@ class PackedWeight:
         _check_bytes(self.data, packed_bytes(self.fmt, self.rows, self.cols), "packed weight")
         object.__setattr__(self, "address", self.data.data_ptr())
         object.__setattr__(self, "native_id", format_named(self.fmt).native_id)
+
+    def between(self, first: int, end: int) -> PackedWeight:
+        """Rows [first, end) as a matrix of its own over the same bytes; first: of a panel."""
+        assert first % PANEL_ROWS == 0, f"row {first} stands inside a panel"
+        at, size = (packed_bytes(self.fmt, rows, self.cols) for rows in (first, end - first))
+        return PackedWeight(self.data[at : at + size], self.fmt, end - first, self.cols)
 
 
 @dataclass(frozen=True)

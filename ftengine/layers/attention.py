@@ -17,6 +17,7 @@ from ftengine.layers.context import StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import GroupNorm, RmsNorm
 from ftengine.layers.rotary import RopeTables
+from ftengine.quant.panel_form import PANEL_ROWS
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,16 @@ class Attention:
     blocks: BlockChoice | None = None
 
     def add_to(self, normed: torch.Tensor, out: torch.Tensor, context: StepContext) -> None:
-        """Attend and add the result to `out`. Shape: normed, out [n, hidden]."""
-        buffers = context.buffers
+        """Attend and add the result to `out`.
+
+        Shape: normed [n, hidden]; out the same or, of the wanted rows alone, [r, hidden].
+        """
         keys = context.pool.keys[self.kv_index]
         values = context.pool.values[self.kv_index]
         scales = context.pool.scales[self.kv_index]
-        wide = self.qkv.apply(normed, fitting(buffers.qkv, self.qkv.rows))
-        qkv = self._with_values(wide, buffers.qkv)
-        attended = fitting(buffers.attended, self.heads.heads * self.heads.head_dim)
+        some = out.shape[0] < normed.shape[0]
+        wide = self._projected(normed, context, some)
+        qkv = self._with_values(wide, context.buffers.qkv)
         self._before_rotation(qkv)
         self.kernels.rope_store(
             qkv,
@@ -112,6 +115,37 @@ class Attention:
             scales=scales,
         )
         self._after_rotation(qkv, context.positions)
+        if some:
+            wide, qkv = context.only_wanted(wide), context.only_wanted(qkv)
+            context = context.of_wanted()
+        if out.shape[0]:
+            self._attend(wide, qkv, out, context)
+
+    def _projected(self, normed: torch.Tensor, context: StepContext, some: bool) -> torch.Tensor:
+        """Queries, keys, values and gates; `some`: queries of the wanted rows alone.
+
+        Shape: [n, rows of qkv].
+        """
+        wide = fitting(context.buffers.qkv, self.qkv.rows)
+        width = self.heads.heads * self.heads.head_dim
+        if not some or width % PANEL_ROWS:
+            return self.qkv.apply(normed, wide)
+        self.qkv.between(width, self.qkv.rows).apply(normed, wide[:, width:])
+        if context.wanted is not None and context.wanted.shape[0]:
+            few = context.only_wanted(normed)
+            queries = self.qkv.between(0, width).apply(few, few.new_empty(few.shape[0], width))
+            wide[context.wanted, :width] = queries
+        return wide
+
+    def _attend(
+        self, wide: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, context: StepContext
+    ) -> None:
+        """What comes once keys and values are kept. Shape: all [rows of out, ...]."""
+        keys = context.pool.keys[self.kv_index]
+        values = context.pool.values[self.kv_index]
+        scales = context.pool.scales[self.kv_index]
+        attended = fitting(context.buffers.attended, self.heads.heads * self.heads.head_dim)
+        attended = attended[: out.shape[0]]
         reach = _reach(context, self.chunk)
         self.kernels.attention(
             qkv,

@@ -7,7 +7,7 @@ The views are kept per n, so that a decode step makes no tensor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -52,6 +52,18 @@ class StepBuffers:
         """The first rows of each buffer, as views."""
         found = {name: buffer[:num_tokens] for name, buffer in self.__dict__.items()}
         return StepBuffers(**{**found, "rooms": self.rooms})
+
+
+@dataclass(frozen=True)
+class WantedReach:
+    """What attention needs to know of the wanted rows alone, each the last one of its sequence.
+
+    Shape: query_start int32 [r + 1]; context_len int32 [r]; page_table int32 [r, max_pages].
+    """
+
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+    page_table: torch.Tensor
 
 
 Gather = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -118,7 +130,8 @@ class StepContext:
     token_ids: int64 [n]. wanted: rows whose logits are asked for, int64 [r]; None = every row.
     spans and states: for layers that keep a state; the slot of a sequence at its first token has
     been cleared. span_index: the spans once more, for kernels. gather: rows of a tensor by number,
-    where torch's own indexing is not to do it.
+    where torch's own indexing is not to do it. reach: of the wanted rows, where the last mixer may
+    be spared the others.
     """
 
     positions: torch.Tensor
@@ -134,6 +147,7 @@ class StepContext:
     token_ids: torch.Tensor | None = None
     gather: Gather | None = None
     span_index: SpanIndex | None = None
+    reach: WantedReach | None = None
 
     def only_wanted(self, stream: torch.Tensor) -> torch.Tensor:
         """The wanted rows of the stream. Shape: [n, width] -> [r, width]."""
@@ -142,6 +156,19 @@ class StepContext:
         if self.gather is not None and self.wanted.shape[0]:
             return self.gather(stream, self.wanted)
         return stream[self.wanted]
+
+    def of_wanted(self) -> StepContext:
+        """The same step as if it were of the wanted rows alone."""
+        assert self.wanted is not None
+        assert self.reach is not None
+        return replace(
+            self,
+            positions=self.positions[self.wanted],
+            query_start=self.reach.query_start,
+            context_len=self.reach.context_len,
+            page_table=self.reach.page_table,
+            wanted=None,
+        )
 
     def of_rows(self, values: torch.Tensor, count: int) -> torch.Tensor:
         """`values` of every token of the step, cut to the wanted rows where `count` is theirs."""

@@ -31,6 +31,18 @@ class Linear:
         last = self.parts[-1]
         return last.first + last.weight.rows
 
+    def between(self, first: int, end: int) -> Linear:
+        """Rows [first, end) of the output as a Linear of its own, as PackedWeight.between."""
+        parts = []
+        for part in self.parts:
+            low = max(first - part.first, 0)
+            high = min(end - part.first, part.weight.rows)
+            if low < high:
+                bias = None if part.bias is None else part.bias[low:high]
+                weight = part.weight.between(low, high)
+                parts.append(LinearPart(weight, part.first + low - first, bias))
+        return Linear(tuple(parts), self.kernels)
+
     def apply(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Shape: x float32 [n, cols]; out float32 [n, rows], written."""
         if len(self.parts) == 1:

@@ -13,6 +13,7 @@ from ftengine.errors import LoadError
 from ftengine.experts.cpu import CpuExperts
 from ftengine.experts.host import ExpertStore
 from ftengine.kernels.dispatch import Kernels
+from ftengine.layers.attention import Attention
 from ftengine.layers.embedding import Embedding
 from ftengine.layers.mlp import Mlp
 from ftengine.layers.moe import Latent, Moe
@@ -102,6 +103,7 @@ class Builder:
             logit_scale=config.logit_scale,
             logit_softcap=config.logit_softcap,
             embedding_norm=self._from.embedding_norm(),
+            last_mixer=_sparing(layers[-1].mixer),
         )
 
     def _layer(self, index: int, spec: LayerSpec) -> DecoderLayer:
@@ -212,6 +214,13 @@ class Builder:
             return Mlp(experts, self._ids, self._gates, self._from.linear(gate))
         weights = self._ones if scale == 1.0 else self._ones * scale
         return Mlp(experts, self._ids, weights)
+
+
+def _sparing(mixer: Step) -> Residual | None:
+    """The mixer if it can add to the wanted rows alone."""
+    if not isinstance(mixer, Residual) or not isinstance(mixer.block, Attention):
+        return None
+    return mixer if mixer.block.blocks is None else None
 
 
 def kv_shapes(config: ModelConfig) -> list[KvShape]:

@@ -96,6 +96,18 @@ class Residual:
     ) -> None:
         """Shape: stream [n, hidden]; normed the same, written."""
         self.norm.apply(stream, normed)
+        self._add(normed, stream, context)
+
+    def add_to_wanted(
+        self, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
+    ) -> torch.Tensor:
+        """As add_to_stream, of the wanted rows alone, by a block that can. Shape: [r, hidden]."""
+        self.norm.apply(stream, normed)
+        wanted = context.only_wanted(stream)
+        self._add(normed, wanted, context)
+        return wanted
+
+    def _add(self, normed: torch.Tensor, stream: torch.Tensor, context: StepContext) -> None:
         if self.post_norm is None and self.scale == 1.0:
             self.block.add_to(normed, stream, context)
             return
@@ -119,7 +131,8 @@ class DecoderLayer:
 class Decoder:
     """A complete model on the CPU. Hidden states are float32.
 
-    logits = softcap(logit_scale * head); softcap(x) = c tanh(x / c), 0 = none.
+    logits = softcap(logit_scale * head); softcap(x) = c tanh(x / c), 0 = none. last_mixer: that of
+    the last layer, if it can add to the wanted rows alone.
     """
 
     embedding: Embed
@@ -130,6 +143,7 @@ class Decoder:
     embedding_norm: Norm
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    last_mixer: Residual | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -139,7 +153,8 @@ class Decoder:
     def forward(self, token_ids: torch.Tensor, context: StepContext) -> torch.Tensor:
         """Run the layers and the last norm, storing keys, values and states on the way.
 
-        The last layer's feed-forward runs only for the rows in context.wanted.
+        The last layer's feed-forward runs only for the rows in context.wanted, and its mixer, where
+        it can, does for them alone what no later token needs.
         Shape: token_ids int64, at least as long as the step; result float32 [rows wanted, hidden],
         valid until the next call.
         """
@@ -149,14 +164,24 @@ class Decoder:
         self.embedding_norm.apply(stream, stream)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            layer.mixer.add_to_stream(stream, normed, context)
             if index == last and context.wanted is not None:
-                if context.wanted.shape[0] == 0:
-                    return stream[:0]
-                stream = context.only_wanted(stream)
+                stream = self._wanted_after(layer.mixer, stream, normed, context)
+                if stream.shape[0] == 0:
+                    return stream
                 normed = normed[: stream.shape[0]]
+            else:
+                layer.mixer.add_to_stream(stream, normed, context)
             layer.feed_forward.add_to_stream(stream, normed, context)
         return self.norm.apply(stream, normed)
+
+    def _wanted_after(
+        self, mixer: Step, stream: torch.Tensor, normed: torch.Tensor, context: StepContext
+    ) -> torch.Tensor:
+        """The wanted rows of the stream behind the last mixer. Shape: [r, width]."""
+        if self.last_mixer is not None and context.reach is not None:
+            return self.last_mixer.add_to_wanted(stream, normed, context)
+        mixer.add_to_stream(stream, normed, context)
+        return context.only_wanted(stream)
 
     def logits(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Shape: hidden float32 [n, hidden] as forward gives it; out float32 [n, vocab_size]."""

@@ -14,7 +14,7 @@ from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import PAGE_TOKENS, pages_for
 from ftengine.cache.state_pool import StatePool
 from ftengine.kernels.state_operands import SpanIndex
-from ftengine.layers.context import Gather, Span, StepContext, Workspace
+from ftengine.layers.context import Gather, Span, StepContext, WantedReach, Workspace
 from ftengine.scheduler.batch import Work
 
 
@@ -66,6 +66,7 @@ class StepInputs:
         self._pool = pool
         self._states = states
         self._gather = gather
+        self._on_device = indices is not None and not isinstance(indices, HostIndices)
         max_tokens = workspace.max_tokens
         max_pages = pages_for(context_tokens)
         # numpy writes single elements and slices several times faster than torch
@@ -100,12 +101,13 @@ class StepInputs:
             span_index = self._spans.fill(spans, self._np_positions)
         if wanted is not None:
             self._np_wanted[: len(wanted)] = wanted
+        table = self._page_table[:count, : pages or self._page_table.shape[1]]
         return StepContext(
             positions=self._positions[:at],
             slots=self._slots[:at],
             query_start=self._query_start[: count + 1],
             context_len=self._context_len[:count],
-            page_table=self._page_table[:count, : pages or self._page_table.shape[1]],
+            page_table=table,
             wanted=None if wanted is None else self._wanted[: len(wanted)],
             pool=self._pool,
             buffers=self._workspace.views(at),
@@ -114,7 +116,16 @@ class StepInputs:
             span_index=span_index,
             token_ids=self.token_ids[:at],
             gather=self._gather,
+            reach=None if wanted is None else self._reach(work, table),
         )
+
+    def _reach(self, work: Items[Work], table: torch.Tensor) -> WantedReach | None:
+        """Of the tokens that choose one; None where a device would have to be told."""
+        if self._on_device:
+            return None
+        rows = [row for row, item in enumerate(work) if item.samples]
+        start = torch.arange(len(rows) + 1, dtype=torch.int32)
+        return WantedReach(start, self._context_len[rows], table[rows])
 
     def _fill_row(self, row: int, at: int, item: Work) -> None:
         sequence, start, count = item.sequence, item.start, item.num_tokens

@@ -171,6 +171,7 @@ def move_to_gpu(decoder: Decoder, placer: Placer, wide: str) -> Decoder:
         norm=mover.moved(decoder.norm, -1),
         head=mover.moved(decoder.head, -1),
         embedding_norm=mover.moved(decoder.embedding_norm, -1),
+        last_mixer=None,
     )
 
 
