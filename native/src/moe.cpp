@@ -17,6 +17,7 @@ constexpr int64_t kCallerPackTokens = 4;
 constexpr int64_t kWholePartBytes = 4 << 20;  // results of all pairs up to this size are kept
 constexpr int64_t kUnitResultBytes = 4 << 20;  // of a thread, where they are not
 constexpr int64_t kSumColumns = 512;
+constexpr int64_t kFetchBytes = 8192;  // of weights whose place the hardware cannot guess
 
 // Scratch in order; offsets in bytes, each 64-byte aligned.
 struct ScratchPlan {
@@ -48,6 +49,7 @@ struct MoeJob {
   int64_t gate_panels, gate_panels_per_unit, gate_groups;
   int64_t down_panels, down_groups;
   bool pack_in_job;
+  bool fetches;  // experts meet so many tokens that it pays to fetch what comes next
   bool pack_h_whole;  // h stays as it is until a row is complete
   int threads;
   GluSpec glu;
@@ -135,6 +137,39 @@ void finish_pair_of_panels(MoeJob& job, int64_t chunk, const float* plain, float
   std::memcpy(h + job.args->inter + chunk * kExtras, packed + kChunk, 4 * kExtras);
 }
 
+// What a worker needs after the expert it is at: it comes from memory while that is computed.
+struct Upcoming {
+  const uint8_t* weights;  // null: nothing
+  int64_t first;           // of `order`
+  int64_t tokens;
+};
+
+Upcoming upcoming(const MoeJob& job, int64_t index, int64_t offset) {
+  if (!job.fetches || index >= job.num_active) return {};
+  const int64_t expert = job.active[index], first = job.starts[expert];
+  const int64_t tokens = std::min<int64_t>(job.starts[expert + 1] - first, kMaxBlockTokens);
+  return {expert_row(*job.args, expert) + offset, first, tokens};
+}
+
+void fetch(const void* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += 64)
+    __builtin_prefetch(static_cast<const uint8_t*>(from) + at, 0, 2);
+}
+
+// A packed row and its extras.
+void fetch_row(const float* row, int64_t cols) {
+  fetch(row, cols * products().packed_element_bytes);
+  fetch(row + cols, cols / kChunk * kExtras * 4);
+}
+
+// Part `part` of `parts`; row(i): that of place i of `order`.
+template <class Row>
+void fetch_part(const Upcoming& next, int64_t part, int64_t parts, int64_t cols, Row row) {
+  if (part + 1 == parts) fetch(next.weights, kFetchBytes);
+  const int64_t end = next.first + next.tokens * (part + 1) / parts;
+  for (int64_t i = next.first + next.tokens * part / parts; i < end; ++i) fetch_row(row(i), cols);
+}
+
 void gate_up_block(MoeJob& job, const uint8_t* weights, int64_t first, int tokens, int64_t begin,
                    int64_t end) {
   const ft_expert_ffn_args& a = *job.args;
@@ -166,6 +201,11 @@ void gate_up_unit(MoeJob& job, int64_t unit) {
   const uint8_t* weights = expert_row(*job.args, expert) + job.args->gate_up_offset;
   const int64_t begin = group * job.gate_panels_per_unit;
   const int64_t end = std::min(job.gate_panels, begin + job.gate_panels_per_unit);
+  const Upcoming next = upcoming(job, unit / job.gate_groups + 1, job.args->gate_up_offset);
+  if (next.weights && job.packed)
+    fetch_part(next, group, job.gate_groups, job.args->hidden, [&](int64_t i) {
+      return job.packed + job.order[i] / job.args->slots * job.plan.packed_stride;
+    });
   for (int64_t i = job.starts[expert]; i < job.starts[expert + 1]; i += kMaxBlockTokens) {
     const int64_t left = job.starts[expert + 1] - i;
     gate_up_block(job, weights, i, static_cast<int>(std::min<int64_t>(left, kMaxBlockTokens)),
@@ -174,19 +214,28 @@ void gate_up_unit(MoeJob& job, int64_t unit) {
 }
 
 void down_block(MoeJob& job, const uint8_t* weights, int64_t first, int tokens, int64_t begin,
-                int64_t end, float* parts) {
+                int64_t end, float* parts, const Upcoming& next = {}) {
   const ft_expert_ffn_args& a = *job.args;
   alignas(64) float y[kMaxBlockTokens * kPanelRows];
   const float* x[kMaxBlockTokens];
   for (int t = 0; t < tokens; ++t) x[t] = job.h + (first + t) * job.plan.h_stride;
   const int64_t bytes = panel_bytes(job.format_down, a.inter);
   PanelRun run{nullptr, a.inter, x, a.inter, tokens, prefetch_bytes(), y};
+  float* to[kMaxBlockTokens];
+  for (int t = 0; t < tokens; ++t) to[t] = parts + job.order[first + t] * job.plan.part_floats;
   for (int64_t p = begin; p < end; ++p) {
     run.panel = weights + p * bytes;
+    if (next.weights && job.way_down.pack)
+      fetch_part(next, p - begin, end - begin, a.inter,
+                 [&](int64_t i) { return job.h + i * job.plan.h_stride; });
+    for (int t = 0; job.fetches && t < tokens; ++t) {
+      __builtin_prefetch(to[t], 1);
+      __builtin_prefetch(to[t] + kPanelRows / 2, 1);
+    }
     job.way_down.panel(&run);
     for (int t = 0; t < tokens; ++t) {
-      float* to = parts + job.order[first + t] * job.plan.part_floats + (p - begin) * kPanelRows;
-      std::memcpy(to, y + t * kPanelRows, 4 * kPanelRows);
+      std::memcpy(to[t], y + t * kPanelRows, 4 * kPanelRows);
+      to[t] += kPanelRows;
     }
   }
 }
@@ -199,10 +248,12 @@ void down_unit(MoeJob& job, int64_t unit, int worker) {
   for (int64_t i = 0; i < job.num_active; ++i) {
     const int64_t expert = job.active[i];
     const uint8_t* weights = expert_row(a, expert) + a.down_offset;
+    const Upcoming next =
+        upcoming(job, i + 1, a.down_offset + begin * panel_bytes(job.format_down, a.inter));
     for (int64_t at = job.starts[expert]; at < job.starts[expert + 1]; at += kMaxBlockTokens) {
       const int64_t left = job.starts[expert + 1] - at;
       down_block(job, weights, at, static_cast<int>(std::min<int64_t>(left, kMaxBlockTokens)),
-                 begin, end, parts);
+                 begin, end, parts, left <= kMaxBlockTokens ? next : Upcoming{});
     }
   }
   const int64_t row = begin * kPanelRows;
@@ -356,6 +407,7 @@ extern "C" ft_status ft_expert_ffn(const ft_expert_ffn_args* args) {
   job.h = reinterpret_cast<float*>(scratch + job.plan.h);
   job.parts = reinterpret_cast<float*>(scratch + job.plan.parts);
   const int64_t of_expert = args->tokens * args->slots / job.num_active;
+  job.fetches = of_expert >= kManyTokens;
   job.way_gate_up = way_for(job.format_gate_up, of_expert);
   job.way_down = way_for(job.format_down, of_expert);
   job.pack_h_whole = (products().packed_by_groups >> job.format_down & 1) != 0;

@@ -349,56 +349,49 @@ void panel_k(const PanelRun* run) {
   over_tiles<KTile, W, 1, 2, 2>(run);
 }
 
-// Eight int32 in units of their largest / 32512, as upper and lower bytes, and as int16. Returns
-// the unit.
-FT_INLINE float pack_sums(const int32_t* sums, uint8_t* upper, uint8_t* lower, int16_t* both) {
-  float largest = 0;
-  for (int c = 0; c < kGroupChunks; ++c) {
-    const float size = sums[c] < 0 ? -(float)sums[c] : (float)sums[c];
-    largest = size > largest ? size : largest;
+// The extras of a group whose chunks have these sums.
+template <class W>
+FT_INLINE void store_k_extras(float unit, const int32_t* sums, float* extras) {
+  memset(extras, 0, 4 * kExtras * kGroupChunks);
+  extras[0] = unit;
+  if constexpr (W::kScaleBytes == KCodes::kScaleBytes) {
+    uint8_t* bytes = (uint8_t*)(extras + 2);
+    int16_t* both = (int16_t*)(extras + kWholeSums);
+    extras[1] = unit * vi_shorten(sums, bytes, bytes + kGroupChunks, both);
   }
-  const float each = largest > 0 ? 32512.0f / largest : 0.0f;
-  for (int c = 0; c < kGroupChunks; ++c) {
-    const float value = (float)sums[c] * each;
-    const int32_t whole = (int32_t)(value < 0 ? value - 0.5f : value + 0.5f);
-    const int32_t top = (whole + 128) >> 8;
-    upper[c] = (uint8_t)top;
-    lower[c] = (uint8_t)(whole - top * 256);
-    both[c] = (int16_t)whole;
-  }
-  return largest / 32512.0f;
 }
 
-// May write where it reads: out = x. wide: as int16.
-template <class W, bool wide = false>
+// May write where it reads: out = x.
+template <class W>
 void pack_k(const float* x, int64_t cols, float* out) {
   alignas(64) float values[kGroupElements];
   for (int64_t k = 0; k < cols; k += kGroupElements) {
     memcpy(values, x + k, sizeof values);
-    const float largest = vf_largest(values, kGroupChunks), unit = largest / (float)kKSteps<W>;
-    float* extras = out + cols + k / kChunk * kExtras;
-    memset(extras, 0, 4 * kExtras * kGroupChunks);
+    const float largest = vf_largest(values, kGroupChunks);
     int32_t sums[kGroupChunks], starts[2 * kGroupChunks];
     uint8_t* to = (uint8_t*)out + k / kGroupElements * kRowGroupBytes<W>;
     for (int c = 0; c < kGroupChunks; ++c) {
-      [[maybe_unused]] int32_t* halves = starts + 2 * c;
+      int32_t* halves = starts + 2 * c;
       const float* from = values + c * kChunk;
-      if constexpr (wide) {
-        sums[c] = vi_store_pairs<kKSteps<W>>(to + 2 * c * kChunk, from, largest);
-      } else {
-        vi_store_chunk<W::kBytes, kKSteps<W>>(to + c * W::kBytes * kChunk, from, largest, halves);
-        sums[c] = halves[0] + halves[1];
-        for (int h = 0; h < 2; ++h) halves[h] *= -32;
-      }
+      vi_store_chunk<W::kBytes, kKSteps<W>>(to + c * W::kBytes * kChunk, from, largest, halves);
+      sums[c] = halves[0] + halves[1];
+      for (int h = 0; h < 2; ++h) halves[h] *= -32;
     }
-    extras[0] = unit;
-    if constexpr (W::kScaleBytes == KCodes::kScaleBytes) {
-      uint8_t* bytes = (uint8_t*)(extras + 2);
-      int16_t* both = (int16_t*)(extras + kWholeSums);
-      extras[1] = unit * pack_sums(sums, bytes, bytes + kGroupChunks, both);
-    } else if constexpr (!wide) {
+    float* extras = out + cols + k / kChunk * kExtras;
+    store_k_extras<W>(largest / (float)kKSteps<W>, sums, extras);
+    if constexpr (W::kScaleBytes != KCodes::kScaleBytes)
       memcpy(extras + kHalfSums, starts, sizeof starts);
-    }
+  }
+}
+
+// The same for k-many-inl.h.
+template <class W>
+void pack_k_many(const float* x, int64_t cols, float* out) {
+  for (int64_t k = 0; k < cols; k += kGroupElements) {
+    int32_t sums[kGroupChunks];
+    uint8_t* to = (uint8_t*)out + k / kGroupElements * kRowGroupBytes<W>;
+    const float largest = vi_store_pairs<kKSteps<W>>(to, x + k, sums);
+    store_k_extras<W>(largest / (float)kKSteps<W>, sums, out + cols + k / kChunk * kExtras);
   }
 }
 

@@ -27,7 +27,24 @@ FT_INLINE float fma1(float a, float b, float c) {
 
 void weighted_sum(const float* parts, int64_t stride, const float* weights, int64_t count,
                   float* out, int32_t n, bool accumulate) {
+  constexpr int kSums = 8;  // a part is read piece by piece: memory likes long runs
   int i = 0;
+  for (; i + kSums * kLanes <= n; i += kSums * kLanes) {
+    VF sum[kSums];
+    FT_UNROLL
+    for (int j = 0; j < kSums; ++j) sum[j] = vf_set1(0.0f);
+    for (int64_t s = 0; s < count; ++s) {
+      const VF weight = vf_set1(weights[s]);
+      const float* part = parts + s * stride + i;
+      FT_UNROLL
+      for (int j = 0; j < kSums; ++j) sum[j] = vf_fma(weight, vf_load(part + j * kLanes), sum[j]);
+    }
+    FT_UNROLL
+    for (int j = 0; j < kSums; ++j) {
+      float* to = out + i + j * kLanes;
+      vf_store(to, accumulate ? vf_add(vf_load(to), sum[j]) : sum[j]);
+    }
+  }
   for (; i + kLanes <= n; i += kLanes) {
     VF sum = vf_set1(0.0f);
     for (int64_t s = 0; s < count; ++s)

@@ -68,7 +68,7 @@ const KernelTable FT_TABLE = {
       {panel<F32Words>, panel<F16Words>, panel<Bf16Dots>, FT_INT_PANELS(AsIs)},
       {nullptr, nullptr, pack_dots<Bf16Dots>, FT_INT_ROWS(AsIs, pack_int_groups)},
       {FT_BUT_K, panel_k_many<Q4KInts>, panel_k_many<Q5KInts>, panel_k_many<Q6KInts>},
-      {FT_BUT_K, pack_k<Q4KInts, true>, pack_k<Q5KInts, true>, pack_k<Q6KInts, true>},
+      {FT_BUT_K, pack_k_many<Q4KInts>, pack_k_many<Q5KInts>, pack_k_many<Q6KInts>},
       kIntFormats & ~(1u << kQ5_0 | 1u << kQ5_1)},
      {8,
       2,

@@ -226,17 +226,63 @@ FT_INLINE float vi_store_bytes(uint8_t* to, const float* from, int32_t* sums) {
   vi_store_chunk<bytes>(to, from, largest, sums);
   return largest / (float)kSteps<bytes>;
 }
-// The same as int16, elements 0, 2, 1, 3 of every four. Returns the sum of all.
+// Sums of the lanes of 8 vectors.
+FT_INLINE __m256i vi_eight_sums(const VI* v) {
+  __m256i half[8];
+  for (int i = 0; i < 8; ++i)
+    half[i] = _mm256_add_epi32(_mm512_castsi512_si256(v[i]), _mm512_extracti64x4_epi64(v[i], 1));
+  for (int i = 0; i < 4; ++i) half[i] = _mm256_hadd_epi32(half[2 * i], half[2 * i + 1]);
+  const __m256i a = _mm256_hadd_epi32(half[0], half[1]), b = _mm256_hadd_epi32(half[2], half[3]);
+  return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
+                          _mm256_permute2x128_si256(a, b, 0x31));
+}
+// 256 floats in units of their largest / steps as int16, elements 0, 2, 1, 3 of every four, and the
+// sum of each 32. Returns the largest, NaN where one is not finite: all is 0 then. May write where it
+// reads.
 template <int steps>
-FT_INLINE int32_t vi_store_pairs(uint8_t* to, const float* from, float largest) {
-  VI part[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-  if (largest == largest) vi_count_steps<steps>(from, largest, part);
-  for (int i = 0; i < 2; ++i) {
-    const __m256i halves = _mm512_cvtepi32_epi16(part[i]);
-    const __m256i moved = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(halves, 0xd8), 0xd8);
-    _mm256_storeu_si256((__m256i*)(to + 32 * i), moved);
+FT_INLINE float vi_store_pairs(uint8_t* to, const float* from, int32_t* sums) {
+  alignas(64) static constexpr uint16_t order[32] = {
+      0,  4,  2,  6,  8,  12, 10, 14, 16, 20, 18, 22, 24, 28, 26, 30,
+      32, 36, 34, 38, 40, 44, 42, 46, 48, 52, 50, 54, 56, 60, 58, 62};
+  VF v[16];
+  VI largest_bits = _mm512_setzero_si512(), added[8];
+  for (int i = 0; i < 16; ++i) {
+    v[i] = _mm512_loadu_ps(from + 16 * i);
+    const VI bits = _mm512_castps_si512(_mm512_abs_ps(v[i]));
+    largest_bits = _mm512_max_epu32(largest_bits, bits);
   }
-  return _mm512_reduce_add_epi32(_mm512_add_epi32(part[0], part[1]));
+  const uint32_t bits = _mm512_reduce_max_epu32(largest_bits);
+  const bool finite = bits < 0x7f800000u;
+  float largest;
+  const uint32_t kept = finite ? bits : 0x7fc00000u;
+  memcpy(&largest, &kept, sizeof largest);
+  const VF each = _mm512_set1_ps(finite && largest > 1e-30f ? (float)steps / largest : 0.0f);
+  const __mmask16 all = finite ? 0xffff : 0;
+  for (int i = 0; i < 8; ++i) {
+    const VI low = _mm512_maskz_mov_epi32(all, vf_round(vf_mul(v[2 * i], each)));
+    const VI high = _mm512_maskz_mov_epi32(all, vf_round(vf_mul(v[2 * i + 1], each)));
+    added[i] = _mm512_add_epi32(low, high);
+    _mm512_storeu_si512(to + 64 * i,
+                        _mm512_permutex2var_epi16(low, _mm512_load_si512(order), high));
+  }
+  _mm256_storeu_si256((__m256i*)sums, vi_eight_sums(added));
+  return largest;
+}
+// Eight int32 in units of their largest / 32512, as upper and lower bytes, and as int16. Returns the
+// unit.
+FT_INLINE float vi_shorten(const int32_t* from, uint8_t* upper, uint8_t* lower, int16_t* both) {
+  const __m256 sums = _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i*)from));
+  const __m256 sizes = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), sums);
+  __m128 most = _mm_max_ps(_mm256_castps256_ps128(sizes), _mm256_extractf128_ps(sizes, 1));
+  most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+  const float largest = _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+  const float each = largest > 0 ? 32512.0f / largest : 0.0f;
+  const __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(sums, _mm256_set1_ps(each)));
+  const __m256i top = _mm256_srai_epi32(_mm256_add_epi32(whole, _mm256_set1_epi32(128)), 8);
+  _mm_storel_epi64((__m128i*)upper, _mm256_cvtepi32_epi8(top));
+  _mm_storel_epi64((__m128i*)lower, _mm256_cvtepi32_epi8(whole));
+  _mm_storeu_si128((__m128i*)both, _mm256_cvtepi32_epi16(whole));
+  return largest / 32512.0f;
 }
 #endif
 
