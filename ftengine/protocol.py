@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-PROTOCOL_VERSION = (1, 2)
+PROTOCOL_VERSION = (1, 3)
 """(major, minor). A manager refuses an engine of another major version or an older minor one.
 1.1: constraint, notes, /embed. 1.2: salt, anchor_token_ids, cache."""
 
@@ -45,6 +45,7 @@ class Sampling:
     """How the next token is chosen. temperature 0 is greedy; 0 or 1.0 switch the other filters off.
 
     Units: repeat_last_n in tokens, -1 = the whole context, 0 = off. seed None = from the system.
+    suppress_tokens: never chosen; ids that the model does not have mean nothing.
     """
 
     temperature: float = 0.0
@@ -58,6 +59,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check(self.temperature >= 0, "sampling.temperature", "must be 0 or more")
@@ -67,6 +69,8 @@ class Sampling:
         _check(0 < self.typical_p <= 1, "sampling.typical_p", "must be in (0, 1]")
         _check(self.repeat_penalty > 0, "sampling.repeat_penalty", "must be above 0")
         _check(self.repeat_last_n >= -1, "sampling.repeat_last_n", "must be -1 or more")
+        known = all(0 <= token_id < 1 << 31 for token_id in self.suppress_tokens)
+        _check(known, "sampling.suppress_tokens", "must hold token ids")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ measurement never stops a model from loading: rates only steer, they do not deci
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -20,6 +21,7 @@ from ftman import __version__, files
 from ftman.config import EngineSettings, Paths, engine_environment
 from ftman.errors import FtmanError
 from ftman.supervisor import hardware
+from ftman.waits import end_child, result_within
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,9 @@ class Calibration:
             if await asyncio.to_thread(self.cached) is not None:
                 return
             try:
-                async for step in self._measure(ftw):
-                    yield step
+                async with contextlib.aclosing(self._measure(ftw)) as steps:
+                    async for step in steps:
+                        yield step
             except FtmanError as error:
                 log.warning("calibration failed and will be tried again: %s", error.message)
             except OSError as error:  # a full disk; the model can be loaded all the same
@@ -77,8 +80,8 @@ class Calibration:
 
     async def run(self, ftw: Path | None = None) -> AsyncGenerator[Step, None]:
         """Measure now, whatever is cached, and keep the result.   Raises: FtmanError."""
-        async with self._busy:
-            async for step in self._measure(ftw):
+        async with self._busy, contextlib.aclosing(self._measure(ftw)) as steps:
+            async for step in steps:
                 yield step
 
     async def _measure(self, ftw: Path | None) -> AsyncGenerator[Step, None]:
@@ -97,14 +100,16 @@ class Calibration:
         )
         self.current = Step("start", 0, 0)
         try:
-            async for step in _steps(process):
-                self.current = step
-                if step.profile is not None:
-                    await asyncio.to_thread(self._keep, step.profile)
-                yield step
+            async with contextlib.aclosing(_steps(process)) as steps:
+                async for step in steps:
+                    self.current = step
+                    if step.profile is not None:
+                        await asyncio.to_thread(self._keep, step.profile)
+                    yield step
+            await end_child(process, _STOP_S)
         finally:
             self.current = None
-            await _end(process)
+            await end_child(process)
 
     def _keep(self, profile: Mapping[str, Any]) -> None:
         self._unkept = {self.key(): dict(profile)}
@@ -128,7 +133,7 @@ async def _steps(process: asyncio.subprocess.Process) -> AsyncGenerator[Step, No
     assert stdout is not None
     while True:
         try:
-            line = await asyncio.wait_for(stdout.readline(), TIMEOUT_S)
+            line = await result_within(stdout.readline(), TIMEOUT_S)
         except asyncio.TimeoutError:
             raise FtmanError(f"calibration gave no sign of life for {TIMEOUT_S:.0f} s") from None
         if not line:
@@ -156,16 +161,6 @@ def _parse(line: bytes) -> Step | None:
     except (ValueError, KeyError, TypeError):
         log.warning("calibration said something unknown: %r", line[:200])
         return None
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    try:
-        await asyncio.wait_for(process.wait(), _STOP_S)
-    except asyncio.TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 def _is_profile(value: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ftman.config import engine_environment
 from ftman.errors import FtmanError
+from ftman.waits import end_child, result_within
 
 
 async def answer_of(
@@ -32,7 +33,7 @@ async def answer_of(
         start_new_session=True,
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(given), timeout_s)
+        output, _ = await result_within(process.communicate(given), timeout_s)
         value = json.loads(output)
     except asyncio.TimeoutError:
         raise FtmanError(
@@ -41,9 +42,7 @@ async def answer_of(
     except ValueError:
         value = None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end_child(process)
     if not isinstance(value, dict):
         raise FtmanError(
             f"the {what} ended with status {process.returncode} before its answer",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
 from typing import Protocol
 
 
@@ -40,16 +39,3 @@ SYSTEM = SystemClock()
 def pause(seconds: float) -> None:
     """Block this thread; for threads and children, never for the event loop."""
     time.sleep(seconds)
-
-
-async def wait_within(awaitable: Awaitable[object], seconds: float, clock: Clock) -> bool:
-    """Wait for something for at most `seconds` of `clock`, then cancel it; whether it came."""
-    wanted = asyncio.ensure_future(awaitable)
-    timer = asyncio.ensure_future(clock.sleep(seconds))
-    try:
-        await asyncio.wait([wanted, timer], return_when=asyncio.FIRST_COMPLETED)
-        return wanted.done()
-    finally:
-        for task in (wanted, timer):
-            task.cancel()
-        await asyncio.gather(wanted, timer, return_exceptions=True)

@@ -9,6 +9,7 @@ a note, as Ollama does.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import os
 import sys
@@ -44,6 +45,7 @@ FALL_BACKS = {
 """Variables of Ollama that count where neither FT_<KEY> nor the file says anything."""
 KV_CACHE_TYPES = ("auto", "bf16", "f16", "f32", "q8_0")
 SECRET_KEYS = frozenset(("api_key",))
+_OTHER_VARIABLES = ("FT_HOME", "FT_CONFIG", "FT_EDITOR", "FT_FAULTS", "FT_CHILD_FAULTS")
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -211,7 +213,7 @@ def load_config(environ: Mapping[str, str] | None = None) -> Config:
         if text is not None and text != "":
             values[key], said_by[key] = text, f"FT_{key.upper()}"
     parsed = {key: _KEYS[key](key, str(value)) for key, value in values.items()}
-    notes = _fall_back(env, parsed, said_by) + _known_kv(parsed, said_by)
+    notes = _fall_back(env, parsed, said_by) + _known_kv(parsed, said_by) + _misspelt(env)
     try:
         faults.arm(env.get("FT_FAULTS", ""))
     except ValueError as error:
@@ -296,6 +298,16 @@ def _known_kv(parsed: dict[str, Any], said_by: Mapping[str, str]) -> list[str]:
     parsed["kv_cache_type"] = "bf16"
     who = said_by["kv_cache_type"]
     return [f"{who}=f16: keys and values are kept as bf16, which takes the same memory"]
+
+
+def _misspelt(env: Mapping[str, str]) -> list[str]:
+    """Variables that are no setting, but nearly one: whoever set them believes in them."""
+    known = {*(f"FT_{key.upper()}" for key in _KEYS), *_OTHER_VARIABLES}
+    unknown = sorted(name for name in env if name.startswith("FT_") and name not in known)
+    near = {name: difflib.get_close_matches(name, known, 1, cutoff=0.85) for name in unknown}
+    return [
+        f"{name} is no setting; did you mean {found[0]}?" for name, found in near.items() if found
+    ]
 
 
 def engine_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:

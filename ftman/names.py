@@ -6,7 +6,9 @@ the catalog, which knows what is installed.
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ftman.errors import UsageError
@@ -19,6 +21,7 @@ _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.:]{0,349}")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,79}")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.]{0,79}")
 _SHOWN_LIMIT = 80
+NAME_HINT = "A name looks like qwen3.6-35b, qwen3.6-35b:nvfp4 or hf.co/org/repo:Q4_K_M."
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,11 @@ def parse_name(text: str) -> ModelName:
     return ModelName(model, tag or DEFAULT_TAG, namespace, host, scheme, bool(colon))
 
 
+def near_names(text: str, known: Iterable[str]) -> list[str]:
+    """At most three of the `known` names that somebody who wrote `text` may have meant."""
+    return difflib.get_close_matches(text.lower(), sorted(set(known)), 3, cutoff=0.7)
+
+
 def is_valid_name(text: str) -> bool:
     """True if `parse_name` accepts the text."""
     try:
@@ -120,6 +128,6 @@ def _require(rule: re.Pattern[str], part: str, text: str, what: str) -> None:
 def _bad(text: str, reason: str) -> UsageError:
     return UsageError(
         f"invalid model name {printable(text)!r}: {reason}",
-        hint="A name looks like qwen3.6-35b, qwen3.6-35b:nvfp4 or hf.co/org/repo:Q4_K_M.",
+        hint=NAME_HINT,
         code="invalid_name",
     )

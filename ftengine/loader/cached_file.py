@@ -26,6 +26,8 @@ _POPULATE_READ = 22
 """MADV_POPULATE_READ, which Python does not name; Linux 5.14 knows it."""
 _REMAP_HERE = 1 | 2
 """MREMAP_MAYMOVE | MREMAP_FIXED"""
+_ONLY_THERE = 0x100000
+"""MAP_FIXED_NOREPLACE, which Python does not name; Linux before 4.17 takes it for a wish."""
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -89,8 +91,8 @@ class CachedFile:
     def move(self, start: int, end: int) -> None:
         """Put memory of this process, with the same bytes, in the place of whole pages.
 
-        Readers notice nothing: the system exchanges the pages at once. Raises: OSError, and nothing
-        has changed.
+        Readers notice nothing: the system exchanges the pages at once. Raises: OSError, and the
+        bytes are where they were.
         """
         size, target = end - start, self._address + start
         room = size + _HUGE_PAGE_BYTES
@@ -99,12 +101,24 @@ class CachedFile:
         try:
             _LIBC.madvise(new, size, mmap.MADV_HUGEPAGE)  # where there are none, small ones do
             self._fill(_view(new, size), start)
-            _check(_LIBC.mremap(new, size, size, _REMAP_HERE, target) != _FAILED)
+            self._exchange(new, target, size, start)
         except OSError:
             _unmap(base, room)
             raise
         _unmap(base, new - base)
         _unmap(new + size, base + room - new - size)
+
+    def _exchange(self, new: int, target: int, size: int, start: int) -> None:
+        try:
+            _check(_LIBC.mremap(new, size, size, _REMAP_HERE, target) != _FAILED)
+        except OSError:
+            # It clears the place before it may find that there is no memory for the pages' tables.
+            # Where there is none for a mapping either, the next reader ends the process.
+            flags, file = mmap.MAP_SHARED | _ONLY_THERE, self._file.fileno()
+            again = _LIBC.mmap(target, size, mmap.PROT_READ, flags, file, start)
+            if again not in (_FAILED, target):
+                _unmap(again, size)
+            raise
 
     def _fill(self, into: memoryview, offset: int) -> None:
         done = 0

@@ -1,4 +1,4 @@
-"""Logit bias and the repetition penalties, applied to one row in place; numpy only.
+"""Logit bias, repetition penalties and what is suppressed, applied to one row in place; numpy only.
 
 Over the last repeat_last_n tokens, prompt included: a token seen there has its logit divided by
 repeat_penalty when positive and multiplied by it otherwise, then loses frequency_penalty per
@@ -14,18 +14,31 @@ import numpy as np
 from ftengine.protocol import Sampling
 from ftengine.sampling.filters import Floats
 
+_NEVER = np.float32(-1e30)
+"""No probability is left of it, but filters can still compute with it; a constraint may leave no
+other token."""
+
 
 def changes_logits(sampling: Sampling) -> bool:
     """Whether `adjust` would do anything."""
-    return bool(sampling.logit_bias) or _penalises(sampling)
+    return bool(sampling.logit_bias or sampling.suppress_tokens) or _penalises(sampling)
 
 
 def adjust(logits: Floats, sampling: Sampling, tokens: Sequence[int]) -> None:
-    """Apply bias, then penalties, to one row. Shape: logits [vocab_size]; tokens = all so far."""
+    """Apply bias, then penalties, to one row. Shape: logits [vocab_size]; tokens = all so far.
+
+    What is suppressed is so whatever its bias.
+    """
     for token_id, bias in sampling.logit_bias:
         logits[token_id] += np.float32(bias)
-    if not _penalises(sampling):
-        return
+    if _penalises(sampling):
+        _penalise(logits, sampling, tokens)
+    if sampling.suppress_tokens:
+        never = np.asarray(sampling.suppress_tokens, dtype=np.int64)
+        logits[never[never < logits.shape[0]]] = _NEVER
+
+
+def _penalise(logits: Floats, sampling: Sampling, tokens: Sequence[int]) -> None:
     last_n = len(tokens) if sampling.repeat_last_n < 0 else sampling.repeat_last_n
     recent = np.asarray(tokens[-last_n:], dtype=np.int64)
     ids, counts = np.unique(recent, return_counts=True)

@@ -22,6 +22,8 @@ from ftman.chat.traced import Traced
 from ftman.clock import SYSTEM, Clock
 from ftman.config import engine_environment
 from ftman.errors import UsageError
+from ftman.last_read import LastRead
+from ftman.waits import result_within
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class JinjaTemplates:
     def __init__(self, *, clock: Clock = SYSTEM, limit_s: float = RENDER_LIMIT_S):
         self._clock = clock
         self._limit_s = limit_s
+        self._sources = LastRead()
         self._lock = asyncio.Lock()
         self._process: Process | None = None
         self._idle: asyncio.Task[None] | None = None
@@ -53,6 +56,10 @@ class JinjaTemplates:
     def pid(self) -> int | None:
         """Process id of the helper, None while there is none."""
         return self._process.pid if self._process is not None else None
+
+    def source(self, path: Path) -> str:
+        """The template in a file, also when its disk went away since.   Raises: OSError."""
+        return self._sources.read_bytes(path).decode("utf-8", "replace")
 
     async def render(
         self, source: str, values: Mapping[str, Any], *, trusted: Mapping[str, str] | None = None
@@ -83,7 +90,7 @@ class JinjaTemplates:
         if process is None or process.returncode is not None:
             process = await self._start()
         try:
-            return await asyncio.wait_for(_exchange(process, line), self._limit_s)
+            return await result_within(_exchange(process, line), self._limit_s)
         except asyncio.TimeoutError:
             await self._end()
             raise _limit_error(f"it took longer than {self._limit_s:g} s") from None
@@ -110,7 +117,7 @@ class JinjaTemplates:
         self._process = process
         warm_up = {"source": "", "values": {}, "trusted": {}, "now": "2000-01-01T00:00:00"}
         try:
-            await asyncio.wait_for(
+            await result_within(
                 _exchange(process, json.dumps(warm_up).encode() + b"\n"), START_LIMIT_S
             )
         except (asyncio.TimeoutError, EOFError, OSError, ValueError):

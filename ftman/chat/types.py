@@ -77,6 +77,7 @@ class Options:
     num_thread: int | None = None
     stop: tuple[str, ...] | None = None
     logit_bias: tuple[tuple[int, float], ...] | None = None
+    suppress_tokens: tuple[int, ...] | None = None
 
     def over(self, base: Options) -> Options:
         """These options where given, `base` elsewhere."""

@@ -32,11 +32,19 @@ class AnswerView:
         self._in_thinking = False
 
     def show(self, stream: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Write until the final object, and return that.   Raises: FtmanError."""
+        """Write until the final object, end the lines, and return it.   Raises: FtmanError."""
+        try:
+            return self._until_done(stream)
+        except FtmanError:
+            if self._out.stdout_is_tty and (self.text or self.thinking):
+                self._out.data("")  # what went wrong begins a line of its own
+            raise
+
+    def _until_done(self, stream: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
         for item in stream:
             self._feed(item)
             if item.get("done"):
-                self._leave_thinking()
+                self._end(str(item.get("warning") or ""))
                 return item
         raise FtmanError(
             "the manager ended the stream before the answer was complete",
@@ -49,8 +57,6 @@ class AnswerView:
         part = message if isinstance(message, dict) else item
         thinking = str(part.get("thinking") or "")
         text = str(part.get("content" if message else "response") or "")
-        if item.get("warning"):
-            self._out.warn(str(item["warning"]))
         self.thinking += thinking
         self.text += text
         if self._out.as_json:
@@ -66,6 +72,14 @@ class AnswerView:
             self._write(text)
         for call in part.get("tool_calls") or ():
             self._write(_call_text(call))
+
+    def _end(self, warning: str) -> None:
+        """Two newlines, as Ollama ends an answer; a warning comes after them, not in a line."""
+        self._leave_thinking()
+        if not self._out.as_json:
+            self._out.data("\n")
+        if warning:
+            self._out.warn(warning)
 
     def _leave_thinking(self) -> None:
         if self._in_thinking:

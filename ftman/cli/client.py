@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import ssl
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,10 +33,14 @@ from ftman.errors import (
     UnsupportedError,
     UsageError,
 )
+from ftman.names import NAME_HINT, near_names
 
 CONNECT_TIMEOUT_S = 5.0
 REPLY_TIMEOUT_S = 60.0
 SERVER_PREFIX = "ft/"
+NAMES_SHOWN = 3
+DID_YOU_MEAN = "Did you mean"
+NO_MANAGER = "no_manager"
 UPSTREAM_MISSING = "file does not exist"
 
 _BY_STATUS: dict[int, type[FtmanError]] = {
@@ -62,7 +67,15 @@ _KINDS: tuple[type[FtmanError], ...] = (
     UnauthorizedError,
     ForbiddenError,
 )
-_BY_CODE = {kind.code: kind for kind in _KINDS} | {"model_not_found": NotFoundError}
+# Codes that a stream tells without a status.
+_BY_CODE = {kind.code: kind for kind in _KINDS} | {
+    "model_not_found": NotFoundError,
+    "disk_full": CannotFitError,
+    "gated": NetworkError,
+    "insecure": UsageError,
+}
+_NO_MODEL = re.compile(r"model ['\"](.+)['\"] not found")
+_BAD_NAME = "invalid model name"
 
 
 class ManagerClient:
@@ -172,8 +185,24 @@ class ManagerClient:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
         if reply.status_code >= 400:
-            raise error_of(reply.status_code, reply.content)
+            raise self._with_near_names(error_of(reply.status_code, reply.content))
         return _object(reply.content) if reply.content.strip() else {}
+
+    def _with_near_names(self, error: FtmanError) -> FtmanError:
+        """A missing model's error names the installed ones that may have been meant."""
+        missing = _NO_MODEL.fullmatch(error.message)
+        if missing is None:
+            return error
+        try:
+            models = _object(self._http.get("/api/tags").content).get("models") or []
+        except (httpx.HTTPError, FtmanError):
+            return error
+        stems = {str(model["name"]): str(model["name"]).partition(":")[0] for model in models}
+        close = near_names(missing[1].partition(":")[0], stems.values())
+        meant = [name for name, stem in stems.items() if stem in close][:NAMES_SHOWN]
+        if meant:
+            error.hint = f"{DID_YOU_MEAN} {' or '.join(meant)}? What is installed: ft list"
+        return error
 
     def text_lines(self, path: str, params: Mapping[str, str]) -> Iterator[str]:
         """GET text and yield what comes, as it comes.   Raises: FtmanError."""
@@ -194,7 +223,9 @@ class ManagerClient:
                 code="certificate",
             )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return NetworkError(f"no ft manager answers at {self.url}", hint="Start it: ft serve")
+            return NetworkError(
+                f"no ft manager answers at {self.url}", hint="Start it: ft serve", code=NO_MANAGER
+            )
         if isinstance(error, httpx.TimeoutException):
             return NetworkError(
                 f"the manager at {self.url} did not answer in {REPLY_TIMEOUT_S:.0f} s",
@@ -278,11 +309,13 @@ def _error_from(value: Mapping[str, Any], status: int) -> FtmanError:
     if isinstance(told, dict):
         told = told.get("message", told)
     code, hint = str(value.get("code") or ""), str(value.get("hint") or "")
-    if status in (401, 403) and not hint:
+    if status == 401 or (status == 403 and not hint):  # theirs speaks of headers
         hint = "Show a key: FT_API_KEY=... ft ...; ft key create NAME makes one there."
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or FtmanError
     if UPSTREAM_MISSING in str(told) or (kind is FtmanError and str(told).endswith("not found")):
         kind = NotFoundError
+    if not hint and str(told).startswith(_BAD_NAME):
+        kind, hint = UsageError, NAME_HINT
     if kind is NotFoundError and not hint:
         hint = "What is installed: ft list. To get more: ft pull NAME"
     return kind(str(told), hint=hint, code=code, status=status)

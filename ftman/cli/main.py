@@ -134,7 +134,8 @@ def _unknown(word: str) -> FtmanError:
     if word in NO_ACCOUNT:
         return UnsupportedError(
             f"ft {word}: there is no account, ft speaks with no company's cloud",
-            hint="Registries that ask for a key are shown this machine's own: ft push --help",
+            hint="Registries that ask for a key are shown this machine's own; its public half,\n"
+            "made at the first ft push, is keys/registry.pub in FT_HOME.",
         )
     names = [name for verb in VERBS for name in (verb.name, *verb.aliases)]
     close = difflib.get_close_matches(word, names, 3)

@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from ftman import files, log
 from ftman.cli.client import ManagerClient, is_local, probe
 from ftman.cli.output import Output
+from ftman.cli.units import human_bytes
 from ftman.clock import SYSTEM, Clock, pause
 from ftman.config import DEFAULT_PORT, FALL_BACKS, Config
 from ftman.errors import ConflictError, FtmanError, NetworkError
@@ -104,11 +106,9 @@ class Finder:
             if ended:
                 break
             pause(POLL_S)
-        raise FtmanError(
-            f"the ft manager did not start: {self._last_log_line()}",
-            hint=f"The full story: {log_path}\nStart it by hand to see it: ft serve",
-            code="manager_start",
-        )
+        why, steps = self._last_words(ended)
+        hint = "\n".join([*(steps or ["Start it by hand to see it: ft serve"]), f"Log: {log_path}"])
+        raise FtmanError(f"the ft manager did not start: {why}", hint=hint, code="manager_start")
 
     def _free_address(self) -> str:
         found = self._probe(self.config.url)
@@ -153,15 +153,21 @@ class Finder:
             return False
         return True
 
-    def _last_log_line(self) -> str:
+    def _last_words(self, ended: bool) -> tuple[str, list[str]]:
+        """Why it did not start, and what its own error says to do next."""
         try:
             data = files.read_bytes(self.config.paths.logs / log.NAME)
         except OSError as error:
-            return f"its log cannot be read ({error.strerror})"
-        lines = data.decode("utf-8", "replace").strip().splitlines()
-        errors = [line for line in lines[-20:] if line.startswith("error: ")]
-        last = errors[-1].removeprefix("error: ") if errors else (lines[-1] if lines else "")
-        return last or f"it did not answer in {START_LIMIT_S:.0f} s"
+            return f"its log cannot be read ({error.strerror})", []
+        lines = data.decode("utf-8", "replace").strip().splitlines()[-20:]
+        errors = [i for i, line in enumerate(lines) if line.startswith("error: ")]
+        if errors:
+            steps = takewhile(lambda line: line.startswith("  "), lines[errors[-1] + 1 :])
+            return lines[errors[-1]].removeprefix("error: "), [line[2:] for line in steps]
+        if lines or not ended:
+            return lines[-1] if lines else f"it did not answer in {START_LIMIT_S:.0f} s", []
+        free = human_bytes(files.free_bytes(self.config.paths.logs))
+        return f"it ended and wrote nothing into its log, whose disk has {free} free", []
 
     def _foreign(self, found: str) -> ConflictError:
         return ConflictError(

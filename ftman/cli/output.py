@@ -30,7 +30,10 @@ class Output:
     colour: bool = False
 
     def data(self, text: str, end: str = "\n") -> None:
-        """What the command was asked for."""
+        """What the command was asked for; on a terminal without the blanks that end table rows."""
+        if end and self.stdout_is_tty:
+            # They show nothing there, but would make a row that just fits wrap into an empty line.
+            text = "\n".join(line.rstrip(" ") for line in text.split("\n"))
         print(text, end=end, file=self.stdout, flush=True)
 
     def json_line(self, value: Any) -> None:

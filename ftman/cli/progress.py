@@ -92,16 +92,17 @@ class ProgressView:
             return
         self._last_s = now
         self._shown_complete = self._shown_complete or done
-        self._line(self._bytes_text(str(item.get("detail") or ""), completed, total, rate))
+        self._line(self._bar_text(item, completed, total, rate))
 
-    def _bytes_text(self, detail: str, completed: int, total: int, rate: float) -> str:
-        percent = completed * 100 // total
-        parts = [f"{percent:3d} %", f"{human_bytes(completed)}/{human_bytes(total)}"]
-        if completed < total and rate > 0:
+    def _bar_text(self, item: Mapping[str, Any], completed: int, total: int, rate: float) -> str:
+        percent, unit = completed * 100 // total, item.get("unit")
+        done = f"{human_bytes(completed)}/{human_bytes(total)}"
+        parts = [f"{percent:3d} %", f"{completed} of {total} {unit}" if unit else done]
+        if completed < total and rate > 0 and not unit:
             parts.append(f"{human_bytes(rate)}/s")
             parts.append(f"ETA {clock_span((total - completed) / rate)}")
-        if detail:
-            parts.append(detail)
+        if item.get("detail"):
+            parts.append(str(item["detail"]))
         head = self._status
         if self._out.stderr_is_tty:
             filled = completed * BAR_CELLS // total

@@ -6,9 +6,11 @@ Ctrl-C stops an answer and keeps the session; at the prompt it says how to leave
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from typing import Any
 
 from ftman.cli.answer import AnswerView, timings_text
-from ftman.cli.client import ManagerClient
+from ftman.cli.client import NO_MANAGER, ManagerClient
 from ftman.cli.external_editor import edit
 from ftman.cli.line_editor import EDIT, LineEditor
 from ftman.cli.output import error_text, safe
@@ -66,7 +68,8 @@ class Repl:
         except FtmanError as error:
             print(error_text(error), file=self._out.stderr, flush=True)
             if isinstance(error, NetworkError):
-                self._reconnect()
+                with contextlib.suppress(FtmanError):  # the next message tries again
+                    self._reconnect()
         except OSError as error:  # a full disk under the editor's file
             told = failure_of(error)
             if told is None:
@@ -91,17 +94,25 @@ class Repl:
         state.messages.append({"role": "user", "content": text})
         view = AnswerView(self._out, wrap=state.word_wrap, hide_thinking=state.hide_thinking)
         try:
-            with contextlib.closing(self._manager.stream("/api/chat", state.request())) as stream:
-                final = view.show(stream)
+            final = self._answer(view)
+        except NetworkError as error:
+            if error.code != NO_MANAGER:
+                raise
+            self._reconnect()  # nothing was sent, so it may be said again
+            final = self._answer(view)
         finally:
             # An answer cut short counts as said; a question without any answer was not asked.
             if view.text:
                 state.messages.append({"role": "assistant", "content": view.text})
             else:
                 state.messages.pop()
-        self._out.data("\n")
         if state.verbose:
             self._out.note(timings_text(final) + "\n")
+
+    def _answer(self, view: AnswerView) -> Mapping[str, Any]:
+        body = self._state.request()
+        with contextlib.closing(self._manager.stream("/api/chat", body)) as stream:
+            return view.show(stream)
 
     def _read(self) -> str:
         line = self._editor.read(PROMPT)
@@ -124,7 +135,7 @@ class Repl:
                 self._out.data("")
 
     def _reconnect(self) -> None:
-        with contextlib.suppress(FtmanError):
-            manager = self._session.manager()
-            self._manager.close()
-            self._manager = manager
+        """Find the manager again, or start it.   Raises: FtmanError."""
+        manager = self._session.manager()
+        self._manager.close()
+        self._manager = manager

@@ -8,12 +8,12 @@ from typing import Any
 from ftman.catalog.parameters import typed_parameters
 from ftman.cli.client import ManagerClient
 from ftman.cli.commands.listing import models_table
-from ftman.cli.commands.ps import experts_line
+from ftman.cli.commands.ps import entries_named, experts_line
 from ftman.cli.commands.show import effective_table, sections_text
 from ftman.cli.line_editor import LineEditor
 from ftman.cli.loading import load
 from ftman.cli.progress import follow
-from ftman.cli.repl_state import ReplState
+from ftman.cli.repl_state import ReplState, think_value
 from ftman.cli.session import Session
 from ftman.clock import SYSTEM
 from ftman.errors import NotFoundError, UsageError
@@ -193,10 +193,7 @@ class Commands:
     def _show_experts(self) -> None:
         """What `ft ps --experts` says of this model alone."""
         loaded = self._manager().get("/api/ft/experts").get("models") or ()
-        names = (self._state.model, f"{self._state.model}:latest")
-        lines = [experts_line(m) for m in loaded if m["name"] in names] or [
-            experts_line(m) for m in loaded if m["name"].partition(":")[0] == self._state.model
-        ]
+        lines = [experts_line(model) for model in entries_named(loaded, self._state.model)]
         self._out.data("\n".join(lines or [f"{self._state.model} is not loaded"]) + "\n")
 
     def _show_parameters(self, defined: str) -> None:
@@ -271,9 +268,10 @@ class Commands:
         self._out.data("Disabled format.")
 
     def _set_think(self, value: str) -> None:
+        think = think_value(value or "true", "/set think")
         if "thinking" not in (self._state.shown.get("capabilities") or ()):
             self._out.warn(f'model "{self._state.model}" does not support thinking output')
-        self._state.settings["think"] = value or True
+        self._state.settings["think"] = think
         self._out.data(f"Set 'think' mode to '{value}'." if value else "Set 'think' mode.")
 
     def _set_nothink(self, value: str) -> None:

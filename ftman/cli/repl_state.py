@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftman.errors import UsageError
+
+THINK_LEVELS = ("low", "medium", "high", "max")
+
 
 @dataclass
 class ReplState:
@@ -40,3 +44,14 @@ class ReplState:
         if self.parameters:
             body["options"] = self.parameters
         return body
+
+
+def think_value(text: str, what: str) -> bool | str:
+    """What `think` of a request shall be, as written.   Raises: UsageError, naming `what`."""
+    if text in ("true", "false"):
+        return text == "true"
+    if text in THINK_LEVELS:
+        return text
+    raise UsageError(
+        f'invalid value for {what}: "{text}" (must be true, false, high, medium, low, or max)'
+    )

@@ -36,13 +36,14 @@ def _none(parser: Parser) -> None:
 def _serve(parser: Parser) -> None:
     # Used by ft itself when it starts a manager on another port; people set FT_HOST.
     parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.epilog = "Where it listens: FT_HOST=127.0.0.1:11435 ft serve. All settings: ft settings."
     text = "let other machines in without an API key"
     parser.add_argument("--insecure-no-key", action="store_true", help=text)
 
 
 def _run(parser: Parser) -> None:
     _model(parser)
-    parser.add_argument("prompt", metavar="PROMPT", nargs="*")
+    parser.add_argument("prompt", metavar="PROMPT", nargs="*", default=[])
     parser.add_argument("--keepalive", metavar="TIME", help="how long to stay loaded, as 5m")
     parser.add_argument("--verbose", action="store_true", help="show timings after each answer")
     parser.add_argument("--insecure", action="store_true", help="allow pulling over plain http")
@@ -158,7 +159,8 @@ def _logs(parser: Parser) -> None:
 
 def _launch(parser: Parser) -> None:
     parser.add_argument("agent", metavar="AGENT", help="claude, codex, opencode, pi, qwen or cline")
-    parser.add_argument("args", metavar="-- ARGS", nargs="*", help="for the agent itself")
+    text = "for the agent itself"
+    parser.add_argument("args", metavar="-- ARGS", nargs="*", default=[], help=text)
     parser.add_argument("--model", metavar="MODEL", default="", help="default: the only one")
     parser.add_argument(
         "--config-only", "--config", action="store_true", help="write its settings, do not start it"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import ftman
+from ftman.clock import SYSTEM
 from ftman.config import engine_environment
 from ftman.convert.messages import (
     ByteRange,
@@ -33,6 +34,7 @@ from ftman.convert.messages import (
     parse_result,
 )
 from ftman.errors import FtmanError
+from ftman.waits import end_child, wait_within
 
 log = logging.getLogger(__name__)
 
@@ -201,8 +203,7 @@ class ConvertChild:
                 self._tail.append(text)
 
     async def _died(self) -> FtmanError:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._process.wait(), STOP_AFTER_S)
+        await wait_within(self._process.wait(), STOP_AFTER_S, SYSTEM)
         await asyncio.wait({self._errors}, timeout=STOP_AFTER_S)
         return FtmanError(
             f"converting {self._spec.name} stopped: the converter {self._ending()}: {self._last()}",
@@ -232,17 +233,12 @@ class ConvertChild:
             raise self._broken(f"{kind}: {error}") from None
 
     async def _stop(self) -> None:
-        process = self._process
-        if process.returncode is None and not self._finished:
-            await self._write(encode({"cancel": True}))
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_AFTER_S)
-        except asyncio.TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        stdin = self._process.stdin
+        assert stdin is not None
+        if self._process.returncode is None and not self._finished:
+            stdin.write(encode({"cancel": True}))  # not drained: it may not read any more
+        stdin.close()
+        await end_child(self._process, STOP_AFTER_S)
 
 
 def printable_line(line: bytes) -> str:

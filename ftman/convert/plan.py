@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ftman.convert.job import COMMAND, child_environment
 from ftman.errors import UnsupportedError
+from ftman.waits import end_child, result_within
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +27,12 @@ async def built_families(command: Sequence[str] = COMMAND) -> tuple[str, ...]:
         env=child_environment(),
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), ASK_S)
+        output, _ = await result_within(process.communicate(), ASK_S)
         value = json.loads(output)
     except (asyncio.TimeoutError, ValueError):
         value = None
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end_child(process)
     names = value.get("families") if isinstance(value, dict) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         log.info("the converter does not list its families; its plan decides")

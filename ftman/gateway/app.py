@@ -47,6 +47,7 @@ from ftman.log import request_id as logged_request_id
 from ftman.memory import give_back
 from ftman.names import printable
 from ftman.supervisor.launcher import Launcher
+from ftman.waits import result_within
 
 if TYPE_CHECKING:
     from ftman.service import Service
@@ -398,7 +399,7 @@ async def _chunks(receive: Receive, limit_s: float = 0.0) -> AsyncIterator[bytes
     more = True
     while more:
         try:
-            message = await asyncio.wait_for(receive(), limit_s)
+            message = await result_within(receive(), limit_s)
         except asyncio.TimeoutError:
             raise FieldError(
                 f"no byte of the request body arrived for {limit_s:.0f} s", status=STALLED
@@ -413,8 +414,7 @@ async def _chunks(receive: Receive, limit_s: float = 0.0) -> AsyncIterator[bytes
 async def _discard(receive: Receive, clock: Clock) -> None:
     """Read on for a moment, so that the client sees the refusal instead of a reset.
 
-    The end is looked for between chunks: cancelling a wait from outside may be lost (before Python
-    3.12) when a chunk comes at the same moment, and then a fast sender is read for ever.
+    The end is looked for between chunks: a fast sender never makes one of them late.
     """
     until_s = clock.monotonic() + DRAIN_S
     with contextlib.suppress(ClientGoneError, FieldError):

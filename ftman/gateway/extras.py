@@ -114,7 +114,7 @@ async def _calibration(steps: AsyncGenerator[Step, None]) -> AsyncIterator[bytes
             if step.profile is not None:
                 yield ndjson({"status": "success", "profile": dict(step.profile)})
                 return
-            told = {"total": step.total, "completed": step.completed}
+            told = {"total": step.total, "completed": step.completed, "unit": "measurements"}
             yield ndjson({"status": f"measuring {step.phase}", **told})
 
 

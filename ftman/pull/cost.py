@@ -16,7 +16,15 @@ from ftman import files
 from ftman.convert.messages import ConvertPlan
 from ftman.errors import FtmanError
 from ftman.pull import disk
-from ftman.pull.pull import PullTools, disk_need, job_id, plan_folder, read_plan, up_to_date
+from ftman.pull.pull import (
+    PullTools,
+    disk_need,
+    disk_stay,
+    job_id,
+    plan_folder,
+    read_plan,
+    up_to_date,
+)
 from ftman.pull.resolve import Resolved
 from ftman.pull.span import NoRangesError
 from ftman.pull.threads import in_thread
@@ -125,8 +133,8 @@ def _cost(
         or (entry.active_params if entry else 0),
         num_files=len(source.files),
         download_bytes=fetched,
-        disk_bytes=(plan.disk_bytes if plan is not None else 0) or source.bytes,
-        need_disk_bytes=0 if done else disk_need(source, folder, plan),
+        disk_bytes=disk_stay(resolved, plan),
+        need_disk_bytes=0 if done else disk_need(resolved, folder, plan),
         free_disk_bytes=files.free_bytes(tools.paths.models),
         reserve_bytes=tools.reserve_bytes,
         resumes=_is_begun(folder),

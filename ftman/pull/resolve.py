@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from ftman.catalog.model import ModelChanges
 from ftman.convert.plan import require_family
 from ftman.errors import FtmanError, NotFoundError, UnsupportedError
-from ftman.names import DEFAULT_HOST, ModelName, parse_name
+from ftman.names import DEFAULT_HOST, ModelName, near_names, parse_name
 from ftman.pull.choose import choose_by_patterns
 from ftman.pull.download import Downloader
 from ftman.pull.folder import local_name, resolve_local
@@ -28,6 +27,7 @@ from ftman.pull.source import LocalSource, ResolvedSource, SourceFile
 from ftman.pull.threads import in_thread
 
 log = logging.getLogger(__name__)
+_PLACES = "Today: names of the index (ft search), hf.co/org/repo, URLs, files, folders."
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Resolver:
         if scheme == "modelscope":
             raise UnsupportedError(
                 f"{scheme}:// sources come in a later version",
-                hint="Today: names of the index (ft search), hf.co/org/repo, URLs, files, folders.",
+                hint=_PLACES,
             )
         if scheme == STORE_SCHEME:
             stored = await resolve_store(text)
@@ -200,9 +200,10 @@ class Resolver:
     def _unknown(self, name: ModelName) -> NotFoundError:
         tags = self._index.knows(name)
         hint = f"{name.stem} has the tags: {', '.join(tags)}." if tags else ""
-        known = sorted({entry.name for entry in self._index.all()})
-        close = difflib.get_close_matches(name.stem.lower(), known, 3, cutoff=0.7)
-        if close and not tags:
+        close = near_names(name.stem, (entry.name for entry in self._index.all()))
+        if name.scheme not in ("http", "https"):
+            hint = f"ft does not fetch from {name.scheme}://. {_PLACES}"
+        elif close and not tags:
             hint = f"Did you mean {' or '.join(close)}? All that are known: ft search"
         return NotFoundError(
             "pull model manifest: file does not exist",

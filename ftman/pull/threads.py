@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
+
+from ftman.waits import to_the_end
 
 T = TypeVar("T")
 
@@ -14,19 +15,10 @@ async def in_thread(work: Callable[..., T], *arguments: Any) -> T:
     """Run `work` in a thread. A caller that is cancelled, even twice, waits until it has ended.
 
     Without that, a file could be closed, and its number reused, under a running write; or what was
-    being written could be written, and counted, once more. A second time comes by itself: where
-    several run together, the first to end of a cancellation has the others cancelled again.
+    being written could be written, and counted, once more.
     """
-    future = asyncio.get_running_loop().run_in_executor(None, lambda: work(*arguments))
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({future})
-        if not future.cancelled():
-            future.exception()
-        raise
+    loop = asyncio.get_running_loop()
+    return await to_the_end(loop.run_in_executor(None, lambda: work(*arguments)))
 
 
 async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from ftman.chat.types import Waiting
 from ftman.supervisor.supervisor import Lease
@@ -26,7 +26,7 @@ class Ahead:
         """Return when the first news is there: from then on an engine is being started."""
         await self._heard.wait()
 
-    async def items(self) -> AsyncIterator[Waiting | Lease]:
+    async def items(self) -> AsyncGenerator[Waiting | Lease, None]:
         """What taking it brings, from its beginning.   Raises: FtmanError, as taking it does."""
         while (item := await self._news.get()) is not None:
             yield item

@@ -12,7 +12,7 @@ from ftman.catalog.model import Model
 from ftman.chat.types import Options
 from ftman.config import Config, settings_of
 from ftman.errors import FtmanError
-from ftman.service.options import NATIVE, generation_defaults, options_of_parameters
+from ftman.service.options import NATIVE, generation_defaults, not_applied, options_of_parameters
 
 MODEL, PUBLISHED, DEFAULT = "the model (PARAMETER)", "generation_config.json", "default"
 WINDOW = "num_ctx"
@@ -48,7 +48,7 @@ def _options(model: Model) -> list[Effective]:
         own = options_of_parameters(model.parameters)
     except FtmanError:
         own = Options()  # a chat with it tells the error
-    published = generation_defaults(model)
+    published, ignored = generation_defaults(model), not_applied(model)
     found = []
     for item in fields(Options):
         layers = ((own, MODEL), (published, PUBLISHED), (NATIVE, DEFAULT))
@@ -57,7 +57,7 @@ def _options(model: Model) -> list[Effective]:
         if value is not None and item.name != WINDOW:
             shown = list(value) if isinstance(value, tuple) else value
             found.append(Effective(item.name, shown, origin))
-    return found
+    return found + [Effective(*item, f"{PUBLISHED}, not applied") for item in ignored.items()]
 
 
 def _window(model: Model, config: Config, context_tokens: int) -> Effective:

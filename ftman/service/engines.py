@@ -13,6 +13,7 @@ from ftman.catalog.model import Model
 from ftman.chat.types import Options, Waiting
 from ftman.config import Config, EngineSettings
 from ftman.errors import EngineDiedError, IntegrityError
+from ftman.last_read import LastRead
 from ftman.service.options import NATIVE, choose_context, own_options
 from ftman.service.requests import Settings
 from ftman.supervisor import hardware
@@ -38,6 +39,7 @@ class Engines:
         self._calibration = calibration
         self._catalog = catalog
         self._supervisor = supervisor
+        self._published = LastRead()
         self._memory_bytes = hardware.memory().total_bytes
 
     def usable(self, name: str) -> Model:
@@ -63,9 +65,13 @@ class Engines:
             status=500,
         )
 
+    def own_options(self, model: Model) -> Options:
+        """What the model itself asks for, as long as it is loaded also without its disk."""
+        return own_options(model, self._published.read_bytes)
+
     def settings(self, model: Model, asked: Options) -> Settings:
         """Every option of a request decided: request, then model, then defaults."""
-        options = asked.over(own_options(model))
+        options = asked.over(self.own_options(model))
         context, note = choose_context(
             options.num_ctx,
             model,
@@ -112,8 +118,9 @@ class Engines:
     ) -> AsyncGenerator[Waiting | Lease, None]:
         """Signs of life while waiting, then the lease, which `stack` gives back."""
         if self._calibration is not None and not self._supervisor.uses(spec.key):
-            async for step in self._calibration.ensure(spec.ftw_path):
-                yield _as_step(step)
+            async with contextlib.aclosing(self._calibration.ensure(spec.ftw_path)) as steps:
+                async for step in steps:
+                    yield _as_step(step)
         waits: asyncio.Queue[EngineWait] = asyncio.Queue()
         lease = self._supervisor.lease(spec, keep_alive_s=keep_alive_s, on_wait=waits.put_nowait)
         entering = asyncio.ensure_future(stack.enter_async_context(lease))

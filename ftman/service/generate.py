@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,7 @@ from ftman.chat.types import (
     Usage,
     Waiting,
 )
-from ftman.clock import Clock, wait_within
+from ftman.clock import Clock
 from ftman.errors import BusyError, EngineDiedError
 from ftman.service.ahead import Ahead
 from ftman.service.constraints import wire_constraint
@@ -48,6 +48,7 @@ from ftman.service.prompts import Fitted, chat_prompt, completion_prompt
 from ftman.service.requests import Settings
 from ftman.service.tokenizers import TokenizerShelf
 from ftman.supervisor.supervisor import Lease
+from ftman.waits import wait_within
 
 log = logging.getLogger(__name__)
 
@@ -218,7 +219,7 @@ class Generator:
         self, job: _Job, wire: GenerateRequest, ahead: Ahead | None
     ) -> AsyncGenerator[ChatEvent, None]:
         async with contextlib.AsyncExitStack() as stack:
-            items: AsyncIterator[Waiting | Lease]
+            items: AsyncGenerator[Waiting | Lease, None]
             if ahead is None:
                 spec = self._engines.spec(job.model, job.context_tokens, job.options.num_thread)
                 items = self._engines.lease(stack, spec, job.keep_alive_s)
@@ -226,11 +227,13 @@ class Generator:
                 stack.push_async_callback(ahead.aclose)
                 items = ahead.items()
             lease: Lease | None = None
-            async for item in items:
-                if isinstance(item, Waiting):
-                    yield item
-                else:
-                    lease = item
+            # Closed before the stack is: a lease granted after that would be nobody's to give back.
+            async with contextlib.aclosing(items):
+                async for item in items:
+                    if isinstance(item, Waiting):
+                        yield item
+                    else:
+                        lease = item
             assert lease is not None
             load_s = self._clock.monotonic() - job.started_s
             async with contextlib.aclosing(self._stream(job, lease, wire, load_s)) as events:

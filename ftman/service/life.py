@@ -10,10 +10,11 @@ import contextlib
 import secrets
 from dataclasses import dataclass
 
-from ftman.clock import Clock, wait_within
+from ftman.clock import Clock
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor.client import EngineClient, FinishEvent, GenerateRequest, TokenEvent
 from ftman.supervisor.supervisor import EngineLife, Supervisor
+from ftman.waits import wait_within
 
 SCHEDULER_LIMIT_S = 1.0
 PROBE_LIMIT_S = 20.0

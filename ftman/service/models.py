@@ -12,6 +12,7 @@ from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
 from ftman.catalog.modelfile import print_modelfile
 from ftman.chat.render import ChatTemplate, capabilities_of
+from ftman.chat.template import JinjaTemplates
 from ftman.errors import UsageError
 from ftman.service.prompts import jinja_text
 from ftman.service.replies import format_text
@@ -25,8 +26,9 @@ _PARAMETER_WIDTH = 30
 class Models:
     """Installed models as people and dialects see them."""
 
-    def __init__(self, catalog: Catalog):
+    def __init__(self, catalog: Catalog, templates: JinjaTemplates):
         self._catalog = catalog
+        self._templates = templates
 
     async def show(
         self, name: str, *, verbose: bool, parameters: Mapping[str, Any] | None = None
@@ -37,7 +39,7 @@ class Models:
         """
         model = self._catalog.find(name)
         info = await asyncio.to_thread(self._catalog.info, model, verbose=verbose)
-        jinja = "" if model.template else jinja_text(model)
+        jinja = self._jinja(model)
         printed = replace(model, parameters={**model.parameters, **(parameters or {})})
         return Shown(
             model=model,
@@ -46,23 +48,23 @@ class Models:
             template=model.template or jinja or "{{ .Prompt }}",
             model_info={k: v for k, v in info.model_info.items() if k not in _HIDDEN_KEYS},
             tensors=info.tensors,
-            capabilities=capabilities_of_model(model),
+            capabilities=self.capabilities(model),
             reference_path=_reference_formats(model),
             chat_format=format_text(model, ChatTemplate(go=model.template, jinja=jinja)),
         )
 
+    def capabilities(self, model: Model) -> tuple[str, ...]:
+        """Stored capabilities, and those its template shows."""
+        found = dict.fromkeys(model.capabilities or ("completion",))
+        try:
+            template = ChatTemplate(go=model.template, jinja=self._jinja(model))
+            found |= dict.fromkeys(capabilities_of(template, model.parser))
+        except UsageError:
+            pass  # a template that cannot be parsed shows nothing; using it tells the error
+        return tuple(found)
 
-def capabilities_of_model(model: Model) -> tuple[str, ...]:
-    """Stored capabilities, and those its template shows."""
-    found = dict.fromkeys(model.capabilities or ("completion",))
-    try:
-        jinja = "" if model.template else jinja_text(model)
-        found |= dict.fromkeys(
-            capabilities_of(ChatTemplate(go=model.template, jinja=jinja), model.parser)
-        )
-    except UsageError:
-        pass  # a template that cannot be parsed shows nothing; using it tells the error
-    return tuple(found)
+    def _jinja(self, model: Model) -> str:
+        return "" if model.template else jinja_text(model, self._templates)
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:

@@ -6,7 +6,8 @@ Options are Ollama's; what the engine is told is a Sampling.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ftengine.protocol import ProtocolError, Sampling
@@ -31,6 +32,7 @@ NATIVE = Options(
 )
 """Ollama's own defaults."""
 
+Read = Callable[[Path], bytes]
 MIN_CONTEXT = 4
 DEFAULT_CONTEXT = 32768
 SMALL_CONTEXT = 4096
@@ -46,6 +48,21 @@ _GENERATION_KEYS = {
     "typical_p": "typical_p",
     "repetition_penalty": "repeat_penalty",
 }
+_NOT_APPLIED: dict[str, int | float] = {
+    "bad_words_ids": 0,
+    "begin_suppress_tokens": 0,
+    "encoder_repetition_penalty": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "forced_bos_token_id": -1,
+    "forced_eos_token_id": -1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "sequence_bias": 0,
+}
+"""Keys of a generation config, each with the value that means nothing, besides null and []."""
 _INTS = ("top_k", "repeat_last_n", "seed", "num_predict", "num_ctx", "num_keep", "num_thread")
 _FLOATS = (
     "temperature",
@@ -84,25 +101,43 @@ def bad_option(key: str, kind: str) -> UsageError:
     return UsageError(f'option "{key}" must be {words}', status=500, code="bad_option")
 
 
-def generation_defaults(model: Model) -> Options:
+def generation_defaults(model: Model, read: Read = files.read_bytes) -> Options:
     """Sampling defaults that the model's authors published with it; none is fine."""
-    try:
-        value = json.loads(files.read_bytes(model.ftw_path / "generation_config.json"))
-    except (OSError, ValueError, RecursionError):
-        return Options()
-    if not isinstance(value, dict) or value.get("do_sample") is False:
-        return Options()
+    value = _published(model, read)
+    never = value.get("suppress_tokens")
+    never = never if isinstance(never, list) and all(type(idx) is int for idx in never) else []
+    options = Options(suppress_tokens=tuple(idx for idx in never if 0 <= idx < 1 << 31) or None)
+    if value.get("do_sample") is False:
+        return options
     picked: dict[str, Any] = {}
     for theirs, ours in _GENERATION_KEYS.items():
         number = value.get(theirs)
         if isinstance(number, int | float) and not isinstance(number, bool):
             picked[ours] = int(number) if ours in _INTS else float(number)
-    return Options(**picked)
+    return Options(**picked).over(options)
 
 
-def own_options(model: Model) -> Options:
+def not_applied(model: Model) -> dict[str, Any]:
+    """What its authors published that would change its answers, and that is not done here."""
+    value = _published(model, files.read_bytes)
+    return {
+        key: value[key]
+        for key, neutral in _NOT_APPLIED.items()
+        if value.get(key) not in (None, False, [], {}, neutral)
+    }
+
+
+def _published(model: Model, read: Read) -> dict[str, Any]:
+    try:
+        value = json.loads(read(model.ftw_path / "generation_config.json"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def own_options(model: Model, read: Read = files.read_bytes) -> Options:
     """What the model itself asks for: its PARAMETERs over its published defaults."""
-    return options_of_parameters(model.parameters).over(generation_defaults(model))
+    return options_of_parameters(model.parameters).over(generation_defaults(model, read))
 
 
 def choose_context(
@@ -156,6 +191,7 @@ def sampling_of(options: Options) -> Sampling:
             frequency_penalty=full.frequency_penalty or 0.0,
             seed=None if seed is None or seed < 0 else seed & _SEED_MASK,
             logit_bias=full.logit_bias or (),
+            suppress_tokens=full.suppress_tokens or (),
         )
     except ProtocolError as error:
         raise UsageError(f"option {error}".replace("sampling.", "")) from None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ftman import caller, files
+from ftman import caller
 from ftman.catalog.model import Model
 from ftman.chat.conversation import canonical
 from ftman.chat.formats.base import ChatFormat
@@ -22,9 +21,6 @@ from ftman.errors import IntegrityError, UsageError
 from ftman.service.replies import format_of, refuse_unable, reply_rules, template_values
 
 Renderer = Callable[[Sequence[Message]], Awaitable[Prompt]]
-TEMPLATES_KEPT = 16
-_last_read: dict[Path, str] = {}
-"""Jinja templates as they were read last, the latest at the end."""
 
 
 class ContextLengthError(UsageError):
@@ -60,31 +56,25 @@ def effective_messages(model: Model, messages: Sequence[Message]) -> tuple[Messa
     return (*system, *model.messages, *messages)
 
 
-def template_of(model: Model, override: str | None = None) -> ChatTemplate:
+def template_of(
+    model: Model, templates: JinjaTemplates, override: str | None = None
+) -> ChatTemplate:
     """The model's template: a Go one if it has one, and the checkpoint's Jinja one."""
     if override:
         return ChatTemplate(go=override)
-    return ChatTemplate(go=model.template, jinja=jinja_text(model))
+    return ChatTemplate(go=model.template, jinja=jinja_text(model, templates))
 
 
-def jinja_text(model: Model) -> str:
+def jinja_text(model: Model, templates: JinjaTemplates) -> str:
     """The checkpoint's own Jinja template, "" when it has none."""
     if model.jinja_path is None:
         return ""
     try:
-        text = files.read_bytes(model.jinja_path).decode("utf-8", "replace")
+        return templates.source(model.jinja_path)
     except OSError as error:
-        # A loaded model goes on when the disk with the store goes away.
-        if model.jinja_path in _last_read:
-            return _last_read[model.jinja_path]
         raise IntegrityError(
             f"the chat template of {model.name.short} cannot be read: {error.strerror}"
         ) from None
-    _last_read.pop(model.jinja_path, None)
-    _last_read[model.jinja_path] = text
-    if len(_last_read) > TEMPLATES_KEPT:
-        del _last_read[next(iter(_last_read))]
-    return text
 
 
 async def chat_prompt(
@@ -101,7 +91,7 @@ async def chat_prompt(
 
     Raises: ContextLengthError when it is too long and the request forbids shortening.
     """
-    template = template_of(model)
+    template = template_of(model, templates)
     fmt = format_of(model, template)
     unable = refuse_unable(request, model, template)
     variables, noted = template_values(request, fmt, template, values)
@@ -217,7 +207,7 @@ async def completion_prompt(
     if request.raw or request.token_ids is not None:
         prompt = _as_given(request, tokenizer)
     else:
-        template = template_of(model, request.template)
+        template = template_of(model, templates, request.template)
         fmt = format_of(model, template)
         notes = refuse_unable(request, model, template)
         variables, noted = template_values(request, fmt, template, values)

@@ -45,8 +45,7 @@ from ftman.service.experts import (
 )
 from ftman.service.generate import Generator, TokenCounts
 from ftman.service.life import Life, Probed, life_of, probe_engines
-from ftman.service.models import Models, capabilities_of_model
-from ftman.service.options import own_options
+from ftman.service.models import Models
 from ftman.service.plans import Plans
 from ftman.service.push import Pusher
 from ftman.service.requests import CreateRequest, EmbedInput, EmbedResult, RunningModel, Shown
@@ -92,7 +91,7 @@ class Service:
         self._generator = Generator(self._engines, self._shelf, self._templates, memory, clock)
         self.tokens = Tokens(self._engines, self._shelf, self._templates, memory)
         self._embedder = Embedder(self._engines, self._shelf, self.catalog, clock)
-        self._models = Models(self.catalog)
+        self._models = Models(self.catalog, self._templates)
         self._creator = Creator(self.catalog, self._jobs)
         self._pusher = Pusher(self.catalog, config.paths, clock)
         self._verifier = Verifier(self.catalog, self._jobs)
@@ -181,11 +180,11 @@ class Service:
 
     def own_options(self, model: Model) -> Options:
         """What the model itself asks for, for dialects with other defaults."""
-        return own_options(model)
+        return self._engines.own_options(model)
 
     def capabilities(self, model: Model) -> tuple[str, ...]:
         """What can be done with a model."""
-        return capabilities_of_model(model)
+        return self._models.capabilities(model)
 
     def context_tokens(self, model: Model) -> int:
         """The window a request without a wish of its own gets. Units: tokens."""

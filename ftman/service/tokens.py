@@ -96,5 +96,5 @@ class Tokens:
                 bos_token=named.get("bos_token", ""),
                 eos_token=named.get("eos_token") or "".join(eos),
                 pad_token=named.get("pad_token", ""),
-                chat_template=jinja_text(model) or model.template,
+                chat_template=jinja_text(model, self._templates) or model.template,
             )

@@ -11,7 +11,7 @@ import logging
 import sys
 from dataclasses import dataclass
 
-from ftman.clock import Clock, wait_within
+from ftman.clock import Clock
 from ftman.config import Paths
 from ftman.errors import EngineDiedError, FtmanError
 from ftman.supervisor.child import Child
@@ -19,6 +19,7 @@ from ftman.supervisor.client import EngineClient, EngineInfo, check_model
 from ftman.supervisor.identity import Identity, find_by_argv, identity_of
 from ftman.supervisor.rundir import EngineRecord, read_records, sweep_run_folders
 from ftman.supervisor.watch import Timings
+from ftman.waits import wait_within
 
 log = logging.getLogger(__name__)
 

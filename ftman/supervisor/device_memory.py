@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from ftman.clock import Clock
+from ftman.waits import end_child, result_within
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +55,12 @@ async def free_bytes() -> int | None:
         log.warning("what is free on the GPU cannot be asked: %s", error)
         return None
     try:
-        answer, _ = await asyncio.wait_for(child.communicate(), PROBE_LIMIT_S)
+        answer, _ = await result_within(child.communicate(), PROBE_LIMIT_S)
     except asyncio.TimeoutError:
         log.warning("the GPU's driver did not say within %g s what is free", PROBE_LIMIT_S)
-        child.kill()
-        await child.wait()
         return None
+    finally:
+        await end_child(child)
     text = answer.decode("ascii", "replace").strip()
     return int(text) if child.returncode == 0 and text.isdigit() else None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftengine import protocol
-from ftman.clock import Clock, wait_within
+from ftman.clock import Clock
 from ftman.config import Paths, engine_environment
 from ftman.supervisor import hardware
 from ftman.supervisor.child import Child
@@ -24,6 +24,7 @@ from ftman.supervisor.client import warm_up
 from ftman.supervisor.policy_events import Memory
 from ftman.supervisor.rundir import EngineLog
 from ftman.supervisor.watch import Timings
+from ftman.waits import to_the_end, wait_within
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,6 @@ class Prepared:
         self._child: Child | None = None
         self._deaths = 0
         self._files: object = None
-        self._stale = False
         self._moved = asyncio.Event()
         self._taken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -83,7 +83,7 @@ class Prepared:
         """Something happened: the quiet begins anew."""
         self._moved.set()
 
-    def take(self) -> Child | None:
+    async def take(self) -> Child | None:
         """The process, to become an engine; None when there is none.
 
         One whose files have changed since it was started is none: what it imports later would not
@@ -96,13 +96,13 @@ class Prepared:
             or (os.name == "posix" and not child.identity.start)
         ):
             return None
-        if engine_files() != self._files:
-            self._stale = True
-            self._taken.set()
-            return None
-        self._child, self._deaths = None, 0
+        files, self._child, self._deaths = self._files, None, 0
         self._taken.set()
-        return child
+        if await _files_now() == files:
+            return child
+        log.info("the engine's files have changed: the prepared engine ends unused")
+        await self.end(child)
+        return None
 
     def order(self, command: list[str], log_path: Path) -> bytes:
         """What it is told, to do as `command` says from its verb on."""
@@ -157,27 +157,24 @@ class Prepared:
             await around.clock.sleep(LOOK_S)
             return
         if self._child is None:
-            if available < AMPLE_BYTES or not self._spawn():
+            if available < AMPLE_BYTES or not await self._spawn():
                 await around.clock.sleep(LOOK_S)
         elif self._child.exited.is_set():
             log.warning("the prepared engine %s", self._child.describe_exit())
             self._deaths += 1
             await self._end()
-        elif self._stale:
-            log.info("the engine's files have changed: the prepared engine ends unused")
-            await self._end()
         elif available < SHORT_BYTES:
             log.info("memory is short: the prepared engine ends")
             await self._end()
 
-    def _spawn(self) -> bool:
+    async def _spawn(self) -> bool:
         def spawn(stderr_fd: int) -> None:
             dies = self._around.dies_with_us
             environ = engine_environment()
             self._child = Child.spawn(self._argv, environ, stderr_fd, dies_with_us=dies, waits=True)
             log.info("process %s is prepared for the next model", self._child.pid)
 
-        self._files, self._stale = engine_files(), False
+        self._files = await _files_now()
         try:
             EngineLog(self._around.paths, LOG_NAME).open_for(spawn)
         except (OSError, subprocess.SubprocessError, MemoryError) as error:
@@ -186,8 +183,11 @@ class Prepared:
         return self._child is not None
 
     async def end(self, child: Child) -> None:
-        """End a process that is of no use."""
+        """End a process that is of no use; also by a caller who is cancelled meanwhile."""
         child.kill()
+        await to_the_end(self._closed(child))
+
+    async def _closed(self, child: Child) -> None:
         await wait_within(child.exited.wait(), self._around.timings.drain_s, self._around.clock)
         child.close()
 
@@ -195,6 +195,13 @@ class Prepared:
         child, self._child = self._child, None
         if child is not None:
             await self.end(child)
+
+
+async def _files_now() -> object:
+    try:
+        return await asyncio.to_thread(engine_files)
+    except RuntimeError:  # no thread is to be had; here it holds others up for two milliseconds
+        return engine_files()
 
 
 def engine_files() -> object:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ftman.clock import Clock, wait_within
+from ftman.clock import Clock
 from ftman.config import Paths, engine_environment
 from ftman.errors import EngineDiedError, FtmanError, failure_of
 from ftman.supervisor import hardware
@@ -38,6 +38,7 @@ from ftman.supervisor.rundir import (
     started,
 )
 from ftman.supervisor.watch import HealthJudge, Timings
+from ftman.waits import wait_within
 
 log = logging.getLogger(__name__)
 
@@ -138,6 +139,8 @@ class EngineProcess:
             await self._end()
         except OSError as raised:
             log.warning("engine %s: cleaning up failed: %s", self.engine_id, raised)
+        except Exception:  # root of this engine's task; its end must be told whatever happened
+            log.exception("engine %s of %s: internal error", self.engine_id, self.spec.name)
         self.state, self.error = "exited", error
         self._ended.set()
         level = logging.INFO if error.code == "engine_stopped" else logging.ERROR
@@ -188,7 +191,7 @@ class EngineProcess:
         )
 
     async def _take_prepared(self, run: RunFolder, argv: list[str]) -> bool:
-        child = self._host.prepared.take()
+        child = await self._host.prepared.take()
         if child is None:
             return False
         found = child.identity

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from ftengine.protocol import LINE_LIMIT_BYTES, ProtocolError
+from ftman.waits import result_within
 
 HEAD_LIMIT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
@@ -37,15 +38,19 @@ class Address:
 
     async def connect(self, timeout_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection.   Raises: OSError, also when it takes too long."""
-        opening = (
+        opening = asyncio.ensure_future(
             asyncio.open_unix_connection(self.path, limit=HEAD_LIMIT_BYTES)
             if self.path
             else asyncio.open_connection(self.host, self.port, limit=HEAD_LIMIT_BYTES)
         )
         try:
-            return await asyncio.wait_for(opening, timeout_s)
+            return await result_within(opening, timeout_s)
         except asyncio.TimeoutError:
             raise ConnectionError(f"no connection within {timeout_s:.0f} s") from None
+        except asyncio.CancelledError:
+            if not opening.cancelled() and opening.exception() is None:  # it came too late
+                opening.result()[1].transport.abort()
+            raise
 
 
 class Chunks:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ftman import caller
-from ftman.clock import Clock, wait_within
+from ftman.clock import Clock
 from ftman.config import Config
 from ftman.errors import FtmanError
 from ftman.log import request_id as logged_request_id
@@ -49,6 +49,7 @@ from ftman.supervisor.policy_events import (
 from ftman.supervisor.prepared import Prepared, Surroundings
 from ftman.supervisor.process import EngineHost, EngineProcess, promised_bytes
 from ftman.supervisor.watch import Timings
+from ftman.waits import wait_within
 
 __all__ = [
     "EngineClient",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -75,8 +77,23 @@ def _dotted(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
+@cache
+def names_of_tests(path: str) -> frozenset[str]:
+    """Tests of a file, below the checkout; none for one that is not there or not collected."""
+    file = ROOT / path
+    if not file.name.startswith("test_") or not file.is_file():
+        return frozenset()
+    found = (n.name for n in ast.parse(file.read_text("utf-8")).body if isinstance(n, _FUNCTION))
+    return frozenset(name for name in found if name.startswith("test_"))
+
+
+def plain_environment() -> dict[str, str]:
+    """For a pytest in a process of its own: without what this one was told."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+
+
 def functions(module: Module) -> Iterator[tuple[str, int]]:
     """Name and length in lines of every function, nested ones included."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, _FUNCTION):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1

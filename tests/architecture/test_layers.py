@@ -15,6 +15,8 @@ FTMAN = {
     "ftman.names": 0,
     "ftman.files": 0,
     "ftman.clock": 0,
+    "ftman.last_read": 0,
+    "ftman.waits": 0,
     "ftman.faults": 0,
     "ftman.memory": 0,
     "ftman.caller": 0,

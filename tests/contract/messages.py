@@ -29,8 +29,8 @@ from ftengine.protocol import (
 )
 
 MESSAGES: dict[str, Any] = {
-    "hello_unix": Hello("unix:/run/ft/e-00c0ffee/engine.sock", (1, 2), 4711),
-    "hello_tcp": Hello("tcp:127.0.0.1:40123", (1, 2), 4711),
+    "hello_unix": Hello("unix:/run/ft/e-00c0ffee/engine.sock", (1, 3), 4711),
+    "hello_tcp": Hello("tcp:127.0.0.1:40123", (1, 3), 4711),
     "generate_least": GenerateRequest("r-1", (1, 2, 3)),
     "generate_all": GenerateRequest(
         request_id="r-2",
@@ -47,6 +47,7 @@ MESSAGES: dict[str, Any] = {
             frequency_penalty=-0.25,
             seed=42,
             logit_bias=((5, -100.0), (7, 1.5)),
+            suppress_tokens=(9, 3),
         ),
         max_tokens=128,
         stop_token_ids=(2, 0),
@@ -88,7 +89,7 @@ MESSAGES: dict[str, Any] = {
     "memory_kv": MemoryRequest(kv_bytes=268_435_456),
     "memory_state": MemoryState(512, 1_572_864, 268_435_456, 4096, 8_000_000_000, 5_000_000_000, 1),
     "info": EngineInfo(
-        protocol=(1, 2),
+        protocol=(1, 3),
         version="0.1.0",
         ftw_id="ab" * 32,
         family="qwen3_moe",

@@ -14,6 +14,7 @@ from ftman import faults
 from ftman.calibration import Calibration, Step
 from ftman.config import EngineSettings, Paths
 from ftman.errors import FtmanError
+from tests.fakes.processes import children
 
 GOOD = """
 import json, sys
@@ -22,6 +23,9 @@ print(json.dumps({{"progress": {{"phase": "memory", "completed": 0, "total": 2}}
 print("noise")
 print(json.dumps({{"profile": {profile}}}))
 """
+ENDLESS = GOOD.partition('print(json.dumps({{"profile')[0] + (
+    "import time; sys.stdout.flush(); time.sleep(60)\n"
+)
 PROFILE = {"threads": 2, "target": "any", "read_bytes_per_s": 5.0, "expert_bytes_per_s": {}}
 
 
@@ -138,3 +142,18 @@ def test_a_full_disk_costs_no_load_and_no_second_measurement(tmp_path: Path) -> 
 async def anext_all(steps: AsyncGenerator[Step, None]) -> None:
     async for _ in steps:
         pass
+
+
+@pytest.mark.parametrize("how", ["ensure", "run"])
+def test_who_leaves_leaves_no_child_behind(tmp_path: Path, how: str) -> None:
+    found = calibration(tmp_path, ENDLESS)
+
+    async def main() -> None:
+        steps = getattr(found, how)(None)
+        assert (await anext(steps)).phase == "memory"
+        await steps.aclose()
+        assert children() == before
+        assert found.current is None
+
+    before = children()
+    asyncio.run(main())

@@ -88,6 +88,13 @@ def test_what_ollama_would_not_read_is_left_out_with_a_note(tmp_path: Path) -> N
     assert [note.partition("=")[0] for note in config.notes] == ["OLLAMA_HOST", "OLLAMA_KEEP_ALIVE"]
 
 
+def test_a_variable_that_is_nearly_a_setting_is_told(tmp_path: Path) -> None:
+    config = load(
+        tmp_path, FT_KEEPALIVE="10m", FT_PEER_SERVER="x", FT_CHILD_FAULTS="", FT_DEBUG="1"
+    )
+    assert config.notes == ("FT_KEEPALIVE is no setting; did you mean FT_KEEP_ALIVE?",)
+
+
 def test_every_setting_is_told_with_its_origin_and_no_secret(tmp_path: Path) -> None:
     found = settings_of(load(tmp_path, FT_API_KEY="hush", FT_DEBUG="1"))
     assert found["api_key"] == ("set", "FT_API_KEY")

@@ -77,6 +77,34 @@ def test_published_defaults_may_be_missing_or_broken(tmp_path: Path, text: str) 
     assert generation_defaults(model_of(tmp_path)) == Options()
 
 
+@pytest.mark.parametrize("do_sample", [None, False])
+def test_tokens_that_the_authors_suppress_reach_the_engine(
+    tmp_path: Path, do_sample: bool | None
+) -> None:
+    published = {"do_sample": do_sample, "suppress_tokens": [200020, 7, -1]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(published))
+    own = own_options(model_of(tmp_path))
+    sampling = sampling_of(Options(temperature=0.1, logit_bias=((7, 9.0),)).over(own))
+    assert (sampling.suppress_tokens, sampling.logit_bias) == ((200020, 7), ((7, 9.0),))
+
+
+@pytest.mark.parametrize("never", ["7", [7, "8"], [True], {"7": 1}, [], None, [-1]])
+def test_a_broken_list_of_suppressed_tokens_is_none(tmp_path: Path, never: object) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"suppress_tokens": never}))
+    assert generation_defaults(model_of(tmp_path)) == Options()
+
+
+def test_what_the_authors_published_counts_when_the_disk_is_gone(tmp_path: Path) -> None:
+    service = Service(make_config(tmp_path / "home"), launcher=FakeLauncher(FakeScript()))
+    model, path = model_of(tmp_path), tmp_path / "generation_config.json"
+    path.write_text(json.dumps({"top_k": 7, "suppress_tokens": [3]}))
+    published = service.own_options(model)
+    assert published.top_k == 7
+    path.unlink()
+    assert service.own_options(model) == published
+    assert service._engines.settings(model, Options()).options.suppress_tokens == (3,)
+
+
 def test_a_parameter_of_a_wrong_type_is_ollamas_500() -> None:
     with pytest.raises(UsageError) as caught:
         options_of_parameters({"num_ctx": "big"})

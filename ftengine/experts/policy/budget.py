@@ -58,7 +58,8 @@ def divide(total_bytes: int, needs: MemoryNeeds) -> MemoryPlan:
     need = before_slots + needs.min_slots * needs.slot_bytes
     if need > total_bytes:
         return MemoryPlan(
-            kv_bytes, needs.state_bytes, 0, 0, need, total_bytes, _reason(needs, kv_bytes, need)
+            *(kv_bytes, needs.state_bytes, 0, 0, need, total_bytes),
+            reason=_reason(needs, kv_bytes, need, total_bytes),
         )
     left = total_bytes - before_slots
     slots = min(left // needs.slot_bytes, needs.num_experts_total) if needs.slot_bytes else 0
@@ -90,9 +91,14 @@ def follow_free_memory(
     return wanted if wanted - slots >= max(slots * rule.grow_share, 1) else slots
 
 
-def _reason(needs: MemoryNeeds, kv_bytes: int, need: int) -> str:
-    return (
-        f"{need} bytes needed: {needs.fixed_bytes} weights and activations, {kv_bytes} for "
-        f"{needs.context_tokens} tokens of context, {needs.state_bytes} states, "
-        f"{needs.min_slots} expert slots of {needs.slot_bytes}"
+def _reason(needs: MemoryNeeds, kv_bytes: int, need: int, have: int) -> str:
+    text = (
+        f"{need / 1e9:.2f} GB needed, {have / 1e9:.2f} GB there: "
+        f"{needs.fixed_bytes / 1e9:.2f} GB weights and activations, "
+        f"{kv_bytes / 1e9:.2f} GB for {needs.context_tokens} tokens of context"
     )
+    if needs.state_bytes:
+        text += f", {needs.state_bytes / 1e9:.2f} GB states"
+    if needs.min_slots:
+        text += f", {needs.min_slots} expert slots of {needs.slot_bytes / 1e6:.1f} MB"
+    return text

@@ -15,7 +15,7 @@ EXIT_NO_FIT = 3
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the forecast; status 3 when the model cannot run there."""
     body = {"model": place_or_name(args.model), "device": args.device, "context": args.context}
-    body = {key: value for key, value in body.items() if value}
+    body = {key: value for key, value in body.items() if value not in (None, "")}
     with session.manager() as manager:
         answer = manager.post("/api/ft/fit", body, patient=True)
     if session.out.as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def _show(jobs: Sequence[Mapping[str, Any]], session: Session) -> None:
             str(job["phase"] or "-"),
             f"{human_bytes(job['completed'])}/{human_bytes(job['total'])}" if job["total"] else "-",
             f"{human_duration(max(0.0, now - job['updated_wall_s']))} ago",
-            str(job["error"])[:SHOWN_NOTE],
+            textwrap.shorten(str(job["error"]), SHOWN_NOTE, placeholder=" ..."),
         )
         for job in jobs
     ]

@@ -15,7 +15,7 @@ from ftman.cli.output import safe, table
 from ftman.cli.session import Session
 from ftman.cli.units import human_bytes
 from ftman.clock import pause
-from ftman.errors import NotFoundError
+from ftman.errors import NotFoundError, UsageError
 from ftman.names import printable
 from ftman.service.logs import LogFile, LogTail, list_logs
 from ftman.supervisor.rundir import log_stem
@@ -27,6 +27,8 @@ MANAGER = "manager"
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the last lines; with -f wait for more until interrupted."""
+    if args.lines < 0:
+        raise UsageError(f"--lines must be 0 or more, got {args.lines}", hint="ft logs -n 50")
     if not is_local(session.config.url):
         return _remote(args, session)
     folder = session.config.paths.logs

@@ -6,7 +6,7 @@ Starts no manager: where none runs, nothing is loaded.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ftman.cli.client import ManagerClient
@@ -15,6 +15,7 @@ from ftman.cli.session import Session
 from ftman.cli.units import clock_span, human_bytes, until
 from ftman.clock import SYSTEM
 from ftman.errors import NotFoundError
+from ftman.names import parse_name
 
 PAGE_TOKENS = 16
 HEADER = ("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL")
@@ -50,7 +51,10 @@ def _asked(
         inside = args.experts or args.cache
         reply = manager.get("/api/ft/experts" if inside else "/api/ps")
         queue = [] if inside else _queue(manager)
-    return [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)], queue
+    models = [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)]
+    if inside and not models:  # a table shows its header at least
+        session.out.note("no such model is loaded" if args.prefix else "no model is loaded")
+    return models, queue
 
 
 def _queue(manager: ManagerClient) -> list[Mapping[str, Any]]:
@@ -76,6 +80,15 @@ def _show_queue(queue: list[Mapping[str, Any]], session: Session) -> int:
     ]
     session.out.data(table(("POSITION", "MODEL", "WAIT", "REASON", "REQUEST"), rows))
     return 0
+
+
+def entries_named(models: Iterable[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+    """The loaded models a name means: that very one, or all its tags where it leaves that open."""
+    models, name = list(models), parse_name(text)
+    exact = [model for model in models if model["name"] == name.short]
+    if exact or not name.asks_latest:
+        return exact
+    return [model for model in models if parse_name(model["name"]).stem == name.stem]
 
 
 def queue_line(queue: list[Mapping[str, Any]]) -> str:

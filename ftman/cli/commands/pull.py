@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ftman.cli.progress import follow
 from ftman.cli.pull_plan import plan_text, problem
 from ftman.cli.session import Session
 from ftman.errors import CannotFitError, FtmanError, NotFoundError
+from ftman.names import printable
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -53,6 +55,9 @@ def pull(
     try:
         follow(manager.stream("/api/pull", body), session.out)
     except NotFoundError as error:
+        if _there(name):
+            hint = f"To take in the file or folder of that name: ft pull ./{name}"
+            raise NotFoundError(error.message, hint=hint) from None
         if error.hint:
             raise
         raise NotFoundError(error.message, hint=f"See what there is: ft search {name}") from None
@@ -93,11 +98,27 @@ def _show_plan(
 
 
 def place_or_name(text: str) -> str:
-    """A text as typed: a file or folder of this machine as file://..., everything else as it is."""
-    if not text.startswith(("/", "./", "../", "~")):
+    """A text as typed: a file or folder of this machine as file://..., everything else as it is.
+
+    Raises: NotFoundError when a path leads to nothing.
+    """
+    if not is_path(text):
         return text
-    try:
+    place = _there(text)
+    if place is None:
+        raise NotFoundError(f"there is no file or folder {printable(text)}", hint="Check the path.")
+    return place.as_uri()
+
+
+def _there(text: str) -> Path | None:
+    """The file or folder of this machine that a text names."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
         path = Path(text).expanduser().absolute()
-        return path.resolve().as_uri() if path.exists() else text
-    except (OSError, ValueError, RuntimeError):
-        return text
+        if path.exists():
+            return path.resolve()
+    return None
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is written as a path, and so is no model's name."""
+    return text.startswith(("/", "./", "../", "~"))

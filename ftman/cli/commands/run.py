@@ -8,21 +8,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftman.cli.answer import AnswerView, timings_text
-from ftman.cli.client import ManagerClient
-from ftman.cli.commands.pull import pull
+from ftman.cli.client import DID_YOU_MEAN, ManagerClient
+from ftman.cli.commands.pull import is_path, pull
 from ftman.cli.loading import load
 from ftman.cli.repl import Repl
-from ftman.cli.repl_state import ReplState
+from ftman.cli.repl_state import ReplState, think_value
 from ftman.cli.session import Session
 from ftman.config import parse_duration
 from ftman.errors import NotFoundError, UsageError
-
-THINK_LEVELS = ("low", "medium", "high", "max")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Answer one prompt, or talk."""
     settings = request_settings(args)
+    if is_path(args.model):
+        raise UsageError(
+            f"{args.model} is a path, not the name of a model",
+            hint=f"Take it in first, then run it by its name: ft pull {args.model}",
+        )
     out = session.out
     prompt = gather_prompt(args, session)
     talk = not prompt and session.stdin.isatty() and out.stdout_is_tty and not out.as_json
@@ -58,7 +61,7 @@ def request_settings(args: argparse.Namespace) -> dict[str, Any]:
     if args.format is not None:
         settings["format"] = _format(args.format)
     if args.think is not None:
-        settings["think"] = _think(args.think)
+        settings["think"] = think_value(args.think, "--think")
     return settings
 
 
@@ -113,8 +116,13 @@ def _shown_or_pulled(
 ) -> Mapping[str, Any]:
     try:
         return manager.post("/api/show", {"name": args.model})
-    except NotFoundError:
-        pull(manager, session, args.model, insecure=args.insecure)
+    except NotFoundError as missing:
+        try:
+            pull(manager, session, args.model, insecure=args.insecure)
+        except NotFoundError as error:
+            if missing.hint.startswith(DID_YOU_MEAN):
+                error.hint = f"{missing.hint}\n{error.hint}"
+            raise
     return manager.post("/api/show", {"name": args.model})
 
 
@@ -124,20 +132,8 @@ def _answer(
     out = session.out
     view = AnswerView(out, wrap=not args.nowordwrap, hide_thinking=args.hidethinking)
     final = view.show(manager.stream("/api/generate", {"model": args.model, **body}))
-    if not out.as_json:
-        out.data("\n")
     if args.verbose:
         out.note(timings_text(final))
-
-
-def _think(text: str) -> bool | str:
-    if text in ("true", "false"):
-        return text == "true"
-    if text in THINK_LEVELS:
-        return text
-    raise UsageError(
-        f'invalid value for --think: "{text}" (must be true, false, high, medium, low, or max)'
-    )
 
 
 def _format(text: str) -> Any:

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ftman.cli.commands.ps import entries_named
 from ftman.cli.output import table
 from ftman.cli.session import Session
 from ftman.cli.units import human_bytes
 from ftman.errors import NotFoundError
-from ftman.names import parse_name
 
 
 def run(model: str, session: Session) -> int:
     """Print what the engine says of itself.   Raises: NotFoundError when it is not loaded."""
-    name = parse_name(model).short
     with session.manager() as manager:
         models = manager.get("/api/ft/experts").get("models") or []
-    entry = next((item for item in models if item["name"] == name), None)
-    if entry is None:
+    entries = entries_named(models, model)
+    if not entries:
         raise NotFoundError(
-            f"model {name} is not loaded", hint=f"Load it first: ft run {name}", code="not_loaded"
+            f"model {model} is not loaded", hint=f"Load it first: ft run {model}", code="not_loaded"
         )
     if session.out.as_json:
-        session.out.json_line(entry)
+        session.out.json_line(entries[0])
     else:
-        session.out.data(engine_text(entry))
+        session.out.data(engine_text(entries[0]))
     return 0
 
 

@@ -12,6 +12,7 @@ from ftman.errors import FtmanError
 
 LIMIT_S = 25.0
 POLL_S = 0.05
+SAY_AFTER_S = 3.0
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -24,10 +25,14 @@ def run(args: argparse.Namespace, session: Session) -> int:
     with manager:
         pid = int(manager.get("/api/ft/status")["pid"])
         manager.post("/api/ft/shutdown", {})
-    limit = SYSTEM.monotonic() + LIMIT_S
+    begun, told = SYSTEM.monotonic(), False
     # It stops listening first and ends its engines then: gone is when the process is gone.
     while manager.answers() or (is_local(manager.url) and _is_there(pid)):
-        if SYSTEM.monotonic() > limit:
+        waited = SYSTEM.monotonic() - begun
+        if waited > SAY_AFTER_S and not told:
+            told = True
+            session.out.note("it ends when the answers under way are done, in 20 s at most ...")
+        if waited > LIMIT_S:
             raise FtmanError(
                 f"the ft manager at {manager.url} is still there after {LIMIT_S:.0f} s",
                 hint=f"Its log may say why: {session.config.paths.logs / 'manager.log'}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ftengine.errors import LoadError, RequestError
 from ftengine.loader.ftw import FtwBank, FtwModel, FtwTensor, verify_blocks
 from ftengine.quant import format_named, panel32
 from ftengine.quant.base import Floats
+from ftman import faults
 from tests.fakes import adapters
 from tests.fakes.tiny_models import build_tiny, build_tiny_gguf, hub_weights, sizes_of
 
@@ -219,3 +221,21 @@ def test_small_and_odd_matrices_stay() -> None:
     assert target_format("q4_0", "layers.0.x", (64, 33), "bf16") == "bf16"
     assert target_format("q4_0", "layers.0.attn.q", (64, 64), "bf16") == "q4_0"
     assert target_format("", "layers.0.attn.q", (64, 64), "q4_0") == "q4_0"
+
+
+def test_a_disk_that_is_full_at_any_write_ends_it_and_the_next_try_works(
+    dense: Path, tmp_path: Path
+) -> None:
+    hits: list[str] = []
+    faults.listen(hits.append)
+    wanted = remake(dense, tmp_path / "whole", "q8_0")["ftw_id"]
+    faults.listen(None)
+    last = hits.count("files.write")
+    for number in (1, last // 2, *range(last - 8, last + 1)):
+        target = tmp_path / str(number)
+        faults.arm(f"files.write:{number}=error:ENOSPC")
+        with pytest.raises(OSError, match="No space left"):
+            remake(dense, target, "q8_0")
+        faults.arm("")
+        shutil.rmtree(target, ignore_errors=True)
+        assert remake(dense, target, "q8_0")["ftw_id"] == wanted

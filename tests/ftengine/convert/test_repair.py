@@ -15,6 +15,7 @@ from ftengine.convert.protocol import Derive, Have
 from ftengine.convert.repair import Stretch, parse_damage, repair_job
 from ftengine.errors import LoadError, RequestError
 from ftengine.loader import ftw, ftw_index
+from ftman import faults
 from tests.fakes import tiny_models as tiny
 
 BLOCK_BYTES = 8192
@@ -152,3 +153,20 @@ def test_other_bytes_at_the_source_change_nothing(tmp_path: Path) -> None:
 def test_a_wrong_job_is_refused(value: Any) -> None:
     with pytest.raises(RequestError, match="damage"):
         parse_damage(value)
+
+
+@pytest.mark.parametrize("victim", ["weights-00000.ftw", "config.json"])
+def test_a_disk_that_is_full_mends_nothing_and_the_next_try_does(
+    tmp_path: Path, victim: str
+) -> None:
+    source, target = tiny.build_tiny("mixtral", tmp_path / "src"), tmp_path / "ftw"
+    convert_folder(source, target)
+    before = contents(target)
+    spoil(target / victim, 5)
+    job, paths = local_job(source, target)
+    faults.arm("files.write=error:ENOSPC")
+    with pytest.raises(OSError, match="No space left"):
+        repair_job(job, [Stretch(victim, 0, 9)], LocalLink(paths))
+    faults.arm("")
+    assert repair_job(job, [Stretch(victim, 0, 9)], LocalLink(paths))["left"] == []
+    assert contents(target) == before

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 import signal
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from ftengine.convert.convert import run_job
 from ftengine.convert.local import convert_folder, local_job
+from ftengine.errors import CapacityError
 from ftengine.loader.ftw import FtwModel
 from ftman import faults
 from tests.fakes import tiny_models as tiny
@@ -76,17 +79,18 @@ def test_every_failing_disk_call_is_a_clean_error_and_can_be_resumed(tmp_path: P
     job, paths = local_job(source, tmp_path / "ftw")
     failed = 0
     for number in range(1, 200, 7):
+        kind = errno.ENOSPC if number % 3 else errno.EIO
 
-        def fail_there(point: str, state: list[int] = [number]) -> None:  # noqa: B006
+        def fail_there(point: str, state: list[int] = [number], kind: int = kind) -> None:  # noqa: B006
             state[0] -= 1
             if state[0] == 0:
-                raise OSError(5, "Input/output error", point)
+                raise OSError(kind, os.strerror(kind), point)
 
         windows = WindowFolder(paths, tmp_path / f"windows-{number}", 20_000)
         faults.listen(fail_there)
         try:
             run_job(job, WindowLink(windows))
-        except OSError:
+        except (OSError, CapacityError):
             failed += 1
         finally:
             faults.listen(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import logging
 import os
 import random
@@ -43,6 +45,10 @@ def with_holes(path: Path, monkeypatch: pytest.MonkeyPatch, missing: int) -> Cac
     there = [True] * (10 - missing) + [False] * missing
     monkeypatch.setattr(cached_file, "_is_cached", lambda *_: there.pop(0))
     return CachedFile.find(path, SIZE)
+
+
+def mappings() -> int:
+    return Path("/proc/self/maps").read_text().count("\n")
 
 
 def private_bytes(address: int) -> int:
@@ -134,11 +140,57 @@ def test_readers_see_the_same_bytes_while_parts_are_moved(path: Path) -> None:
 def test_a_refused_move_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = found(path)
     os.truncate(path, 4 << 20)
-    before = Path("/proc/self/maps").read_text().count("\n")
+    before = mappings()
     with pytest.raises(OSError, match="ends early"):
         file.move(3 << 20, 5 << 20)
-    assert Path("/proc/self/maps").read_text().count("\n") <= before + 1
+    assert mappings() <= before + 1
     assert file.span(0, 4 << 20) == path.read_bytes()
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_move_that_the_system_refuses_leaves_the_file_in_its_place(
+    path: Path, monkeypatch: pytest.MonkeyPatch, cleared: bool
+) -> None:
+    """Linux clears the target first: what it refuses after that has left nothing there."""
+    file = found(path)
+    held = torch.frombuffer(file.view, dtype=torch.uint8)
+    start, end = 2 << 20, 4 << 20
+    real = cached_file._LIBC.munmap
+
+    def refuse(_old: int, _size: int, size: int, _flags: int, target: int) -> int | None:
+        assert target == held.data_ptr() + start
+        assert not cleared or real(target, size) == 0
+        ctypes.set_errno(errno.ENOMEM)
+        return cached_file._FAILED
+
+    before = mappings()
+    monkeypatch.setattr(cached_file._LIBC, "mremap", refuse)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        file.move(start, end)
+    monkeypatch.undo()
+    assert private_bytes(held.data_ptr() + start) == 0
+    assert mappings() <= before + 1
+    assert file.view == path.read_bytes()
+    file.move(start, end)
+    assert private_bytes(held.data_ptr() + start) == end - start
+    assert file.view == path.read_bytes()
+
+
+def test_a_move_without_room_for_the_copy_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int | None:
+        ctypes.set_errno(errno.ENOMEM)
+        return cached_file._FAILED
+
+    file = found(path)
+    before = mappings()
+    monkeypatch.setattr(cached_file._LIBC, "mmap", refuse)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        file.move(2 << 20, 4 << 20)
+    monkeypatch.undo()
+    assert mappings() <= before + 1
+    assert file.view == path.read_bytes()
 
 
 def test_banks_are_moved_part_by_part_and_the_rest_forgotten(

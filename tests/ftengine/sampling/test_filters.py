@@ -130,3 +130,4 @@ def test_neutral_settings_change_nothing() -> None:
     assert not changes_logits(Sampling())
     assert not changes_logits(Sampling(repeat_penalty=1.5, repeat_last_n=0))
     assert changes_logits(Sampling(presence_penalty=-0.1))
+    assert changes_logits(Sampling(suppress_tokens=(3,)))

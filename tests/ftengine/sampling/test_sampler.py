@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,3 +157,28 @@ def test_logprobs_do_not_know_of_the_constraint() -> None:
     assert choice.logprob is not None
     assert choice.logprob.top[0][0] == best
     assert choice.logprob.logprob == pytest.approx(float(truth[choice.token_id]), abs=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 30.0])
+@pytest.mark.parametrize("more", [{}, {"typical_p": 0.5}, {"top_p": 0.99}, {"top_k": 5}])
+def test_what_is_suppressed_is_never_chosen(temperature: float, more: dict[str, Any]) -> None:
+    """Not even with a bias; ids that the model does not have are passed over."""
+    sampling = Sampling(
+        temperature=temperature,
+        logit_bias=((1, 100.0),),
+        presence_penalty=-90.0,
+        suppress_tokens=(1, 4, 4, 12, 1 << 30),
+        **more,
+    )
+    logits = torch.arange(12.0).expand(300, -1)
+    draws = [Draw(sampling, 7, counter, (1, 4)) for counter in range(300)]
+    found = {choice.token_id for choice in sample(logits, draws)}
+    assert found
+    assert not found & {1, 4}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_where_a_constraint_leaves_only_suppressed_tokens_it_wins(temperature: float) -> None:
+    sampling = Sampling(temperature=temperature, typical_p=0.9, suppress_tokens=(1, 4))
+    draw = Draw(sampling, 7, 0, (), allowed=np.array([1, 4]))
+    assert sample(torch.zeros(1, 12), [draw])[0].token_id in (1, 4)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -302,3 +303,11 @@ def test_two_hundred_messages_render_in_fifty_milliseconds() -> None:
         return min(times)
 
     assert asyncio.run(main()) < 0.05
+
+
+def test_a_template_is_there_when_its_disk_is_gone(tmp_path: Path) -> None:
+    templates, path = JinjaTemplates(), tmp_path / "chat_template.jinja"
+    path.write_text("{{ messages }}")
+    assert templates.source(path) == "{{ messages }}"
+    path.unlink()
+    assert templates.source(path) == "{{ messages }}"

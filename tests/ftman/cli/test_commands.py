@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,8 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from ftman.cli.answer import AnswerView
+from ftman.cli.commands import shutdown
+from ftman.cli.commands.search import HEADER, shown
+from ftman.cli.output import Output, table
 from tests.ftman.cli.conftest import Cli
 from tests.ftman.cli.gateway import FINAL, SHOWN, Gateway, Reply, answer_stream
+from tests.ftman.cli.test_progress import Tty
 
 ROOT = Path(__file__).resolve().parents[3]
 DIGEST = "a" * 64
@@ -97,6 +104,28 @@ def test_an_in_stream_error_keeps_its_code(ft: Cli, gateway: Gateway) -> None:
     done = ft("pull", "m")
     assert done.code == 3
     assert done.err.endswith("error: needs 10 GB, has 1 GB\n  free some\n")
+    gateway.on("POST", "/api/pull", Reply([PULL[0], {**line, "code": "disk_full"}]))
+    assert ft("pull", "m").code == 3
+    gateway.on("POST", "/api/pull", Reply([PULL[0], {"error": "invalid model name 'a/b/c/d/e'"}]))
+    done = ft("pull", "m")
+    assert done.code == 2
+    assert "A name looks like" in done.err
+
+
+def test_a_path_that_leads_nowhere_is_told_as_one(
+    ft: Cli, gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = ft("pull", str(tmp_path / "no.gguf"))
+    assert (done.code, gateway.bodies("/api/pull")) == (5, [])
+    assert f"there is no file or folder {tmp_path}/no.gguf" in done.err
+    done = ft("run", "./no.gguf", "hi")
+    assert done.code == 2
+    assert "ft pull ./no.gguf" in done.err
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.gguf").write_bytes(b"GGUF")
+    missing = {"error": "pull model manifest: file does not exist", "hint": "see: ft search"}
+    gateway.on("POST", "/api/pull", Reply([PULL[0], missing]))
+    assert "ft pull ./here.gguf" in ft("pull", "here.gguf").err
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -123,6 +152,18 @@ def test_show_of_something_missing_is_exit_5(ft: Cli, gateway: Gateway) -> None:
     done = ft("show", "x")
     assert done.code == 5
     assert "error: model 'x:latest' not found\n  What is installed: ft list" in done.err
+
+
+def test_a_missing_models_near_names_are_told(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("GET", "/api/tags", {"models": [{"name": "smollm2:135m"}, {"name": "qwen:4b"}]})
+    gateway.on("POST", "/api/show", Reply({"error": "model 'smolm2:latest' not found"}, 404))
+    near = "Did you mean smollm2:135m? What is installed: ft list"
+    done = ft("show", "smolm2")
+    assert (done.code, done.err.splitlines()[-1].strip()) == (5, near)
+    unknown = {"error": "pull model manifest: file does not exist", "hint": "see: ft search"}
+    gateway.on("POST", "/api/pull", Reply([PULL[0], unknown]))
+    done = ft("run", "smolm2")
+    assert [line.strip() for line in done.err.splitlines()[-2:]] == [near, "see: ft search"]
 
 
 def test_stop_prints_nothing_and_names_what_is_missing(ft: Cli, gateway: Gateway) -> None:
@@ -177,6 +218,24 @@ def test_search(ft: Cli, gateway: Gateway) -> None:
     done = ft("search", "big", "model")
     assert "big:nvfp4    -       35.1B (3B active)" in done.out
     assert gateway.requests[-1][1] == "/api/ft/search?q=big+model"
+
+
+def test_a_search_that_finds_nothing_tells_near_names(ft: Cli, gateway: Gateway) -> None:
+    answers = [{"models": []}, {"models": [{"name": "smollm2"}]}] * 2
+    gateway.on("GET", "/api/ft/search", lambda _: Reply(answers.pop(0)))
+    assert "no known model matches; did you mean smollm2? " in ft("search", "smolm2").err
+    assert "no known model matches; ft pull hf.co" in ft("search", "else").err
+
+
+def test_a_search_on_a_narrow_terminal_is_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("big:nvfp4", "-", "35.1B (3B active)", "mit", "A model of many words.")]
+    lines = [f"{rows[0][0]}   35.1B (3B active), mit", "  A model of many words."]
+    out = Output(Tty(), io.StringIO())
+    monkeypatch.setenv("COLUMNS", "60")
+    assert shown(rows, out).splitlines() == lines
+    assert shown(rows, Output(io.StringIO(), io.StringIO())) == table(HEADER, rows)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert shown(rows, out) == table(HEADER, rows)
 
 
 def test_calibrate_follows_progress(ft: Cli, gateway: Gateway) -> None:
@@ -253,6 +312,7 @@ def test_run_pulls_what_is_missing(ft: Cli, gateway: Gateway) -> None:
     assert ft("run", "m").code == 0
     assert [path for _, path, _ in gateway.requests if path.startswith("/api/")] == [
         "/api/show",
+        "/api/tags",
         "/api/ft/plan",
         "/api/pull",
         "/api/show",
@@ -279,6 +339,9 @@ def test_run_passes_warnings_on(ft: Cli, gateway: Gateway) -> None:
     gateway.on("POST", "/api/generate", lambda b: Reply(stream if b["prompt"] else {"done": True}))
     done = ft("run", "m", "x")
     assert done.err == "warning: the prompt was cut\n"
+    told = io.StringIO()
+    AnswerView(Output(told, told)).show(stream)
+    assert told.getvalue() == "ok\n\nwarning: the prompt was cut\n"
 
 
 @pytest.mark.parametrize("ending", ["error", "cut", "short"])
@@ -446,14 +509,25 @@ def test_folders_bring_weights_and_what_lies_beside(tmp_path: Path) -> None:
         resolve_sources(["empty"], tmp_path)
 
 
+def test_a_shutdown_that_takes_its_time_says_why(
+    ft: Cli, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.on("GET", "/api/ft/status", {"pid": os.getpid()})
+    gateway.on("POST", "/api/ft/shutdown", {})
+    monkeypatch.setattr(shutdown, "SAY_AFTER_S", 0.0)
+    monkeypatch.setattr(shutdown, "LIMIT_S", 0.1)
+    done = ft("shutdown")
+    assert done.code == 1
+    assert done.err.count("it ends when the answers under way are done") == 1
+    assert "is still there after" in done.err
+
+
 def test_df_and_gc_work_without_a_manager(ft: Cli, tmp_path: Path) -> None:
     from tests.ftman.catalog.samples import catalog_in, make_ftw, name_of, new_model
 
     catalog = catalog_in(tmp_path / "ft-home")
     catalog.commit(name_of("m"), new_model(make_ftw(catalog.paths, 1)))
     orphan = make_ftw(catalog.paths, 2)
-    import os
-
     os.utime(catalog.paths.ftw / orphan, (1, 1))
     sizes = json.loads(ft("df", "--json").out)
     assert sizes["unneeded"] > 2 * 8192

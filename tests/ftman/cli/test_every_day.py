@@ -138,6 +138,7 @@ def test_a_models_log_is_found_by_the_models_name(ft: Cli, tmp_path: Path) -> No
         assert ft("logs", name, "-n", "1").out == "two \\x1b[31mred\n"
     assert "engine-smollm2-135m" in ft("logs", "--list").out
     assert "journalctl --user -u ft" in ft("logs").err
+    assert ft("logs", "-n", "-1").code == 2
 
 
 def test_ps_says_who_waits_and_why(ft: Cli, gateway: Gateway) -> None:
@@ -158,6 +159,8 @@ def test_ps_says_who_waits_and_why(ft: Cli, gateway: Gateway) -> None:
     lines = ft("ps", "--queue").out.splitlines()
     assert lines[1].split()[:3] == ["1", "m:x", "1:02"]
     assert json.loads(ft("ps", "--queue", "--json").out) == {"queue": queue}
+    gateway.on("GET", "/api/ft/experts", {"models": []})
+    assert ft("ps", "--experts").err == "no model is loaded\n"
 
 
 def test_run_of_an_embedding_model_prints_the_vector(ft: Cli, gateway: Gateway) -> None:

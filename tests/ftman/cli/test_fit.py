@@ -34,6 +34,12 @@ def test_a_forecast_is_printed_with_its_origin(ft: Cli, gateway: Gateway) -> Non
     assert gateway.bodies("/api/ft/fit") == [{"model": "m", "device": "rtx-4060-laptop"}]
 
 
+def test_a_context_of_nothing_is_left_to_the_manager_to_refuse(ft: Cli, gateway: Gateway) -> None:
+    gateway.on("POST", "/api/ft/fit", Reply({"error": "context must be 1 or more, got 0"}, 400))
+    assert ft("fit", "m", "--context", "0").code == 2
+    assert gateway.bodies("/api/ft/fit") == [{"model": "m", "context": 0}]
+
+
 def test_what_does_not_fit_says_why_and_ends_with_3(ft: Cli, gateway: Gateway) -> None:
     gateway.on("POST", "/api/ft/fit", Reply({**ANSWER, "fits": False, "reason": "9 bytes needed"}))
     done = ft("fit", "m")

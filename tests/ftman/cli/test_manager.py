@@ -154,9 +154,8 @@ def test_a_record_cannot_send_us_to_another_machine_or_stranger(tmp_path: Path) 
 def test_a_manager_that_fails_to_start_is_told_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(globals(), "FAKE_SERVE", "import sys; sys.exit('error: the disk is gone')")
     real = subprocess.Popen
-    code = "import sys; sys.exit('error: the disk is gone')"
+    code = "import sys; sys.exit('error: the disk is gone\\n  Mend it: mend\\nbye')"
     monkeypatch.setattr(
         manager_module.subprocess,
         "Popen",
@@ -165,7 +164,21 @@ def test_a_manager_that_fails_to_start_is_told_with_its_last_words(
     with pytest.raises(FtmanError) as caught:
         make_finder(tmp_path, free_port()).connect()
     assert caught.value.message == "the ft manager did not start: the disk is gone"
-    assert str(tmp_path / "logs" / "manager.log") in caught.value.hint
+    assert caught.value.hint == f"Mend it: mend\nLog: {tmp_path / 'logs' / 'manager.log'}"
+
+
+def test_a_manager_that_ends_without_a_word_is_told_with_the_free_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        manager_module.subprocess,
+        "Popen",
+        lambda argv, **options: real([sys.executable, "-c", ""], **options),
+    )
+    monkeypatch.setattr(manager_module.files, "free_bytes", lambda folder: 0)
+    with pytest.raises(FtmanError, match="wrote nothing into its log, whose disk has 0 B free"):
+        make_finder(tmp_path, free_port()).connect()
 
 
 def test_a_remote_manager_is_never_started(tmp_path: Path) -> None:
@@ -182,6 +195,7 @@ def test_a_full_set_of_ports_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_only_a_chosen_address_counts_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FT_HOST")
     out = Output(io.StringIO(), io.StringIO())
     assert not finder(load_config(), out).host_given
     monkeypatch.setenv("FT_HOST", "127.0.0.1:11434")

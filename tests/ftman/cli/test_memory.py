@@ -171,6 +171,7 @@ def test_show_engine_tells_how_it_computes_and_keeps(ft: Cli, gateway: Gateway) 
         "kernels: step native but for 2 mixers",
         "note 2 of 4 parts of the KV cache are q8_0; the others stay bf16",
     ]
+    assert ft("show", MODEL["name"].partition(":")[0], "--engine").out == out
     found = ft("show", "nobody", "--engine")
     assert found.code != 0
-    assert "nobody:latest is not loaded" in found.err
+    assert "nobody is not loaded" in found.err

@@ -83,6 +83,13 @@ def test_narrow_terminals_get_short_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(len(part.rstrip("\n")) < 24 for part in text.replace("\n", "\n\r").split("\r"))
 
 
+def test_what_is_no_bytes_is_counted_in_its_own_unit() -> None:
+    stream = io.StringIO()
+    view = ProgressView(Output(io.StringIO(), stream), FakeClock())
+    view.feed({"status": "measuring memory", "total": 8, "completed": 2, "unit": "measurements"})
+    assert stream.getvalue() == "measuring memory   25 %   2 of 8 measurements\n"
+
+
 def test_quiet_says_nothing() -> None:
     assert show(io.StringIO(), 2.0, quiet=True) == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -12,10 +13,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from ftman.cli.client import NO_MANAGER
+from ftman.cli.output import Output
+from ftman.cli.repl import Repl
+from ftman.cli.repl_state import ReplState
 from ftman.clock import SYSTEM
+from ftman.config import load_config
+from ftman.errors import NetworkError
 from tests.ftman.cli.gateway import SHOWN, Gateway, Reply, answer_stream
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -157,6 +165,7 @@ def test_settings_reach_the_request(terminal: Terminal, gateway: Gateway) -> Non
     assert "Set format to 'json' mode." in terminal.say("/set format json")
     assert "Invalid or missing format" in terminal.say("/set format xml")
     assert "does not support thinking" in terminal.say("/set think")
+    assert 'invalid value for /set think: "hard"' in terminal.say("/set think hard")
     assert "Set 'nothink' mode." in terminal.say("/set nothink")
     assert "Set 'verbose' mode." in terminal.say("/set verbose")
     assert "Set 'nowordwrap' mode." in terminal.say("/set nowordwrap")
@@ -219,6 +228,48 @@ def test_errors_keep_the_session_and_take_the_question_back(
     gateway.on("POST", "/api/chat", Reply(answer_stream("fine", key="message")))
     terminal.say("kept")
     assert gateway.bodies("/api/chat")[1]["messages"] == [{"role": "user", "content": "kept"}]
+
+
+def test_an_answer_that_breaks_off_ends_its_line_before_the_error(gateway: Gateway) -> None:
+    stream = [*answer_stream("half", key="message")[:1], {"error": "the engine died"}]
+    gateway.on("POST", "/api/chat", Reply(stream))
+    terminal = Terminal()
+    try:
+        terminal.until(">>> ")
+        assert "half\nerror: the engine died" in terminal.say("hi")
+    finally:
+        terminal.close()
+
+
+class Gone:
+    """A manager that ended while nobody asked it."""
+
+    def stream(self, path: str, body: dict[str, object]) -> Iterator[dict[str, object]]:
+        raise NetworkError("no ft manager answers", code=NO_MANAGER)
+        yield {}
+
+    def close(self) -> None:
+        pass
+
+
+class Back(Gone):
+    """The one that was started in its place."""
+
+    def stream(self, path: str, body: dict[str, object]) -> Iterator[dict[str, object]]:
+        yield from answer_stream("here", key="message")
+
+
+def test_a_message_reaches_a_manager_that_had_to_be_started_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Output(io.StringIO(), io.StringIO())
+    config = load_config({"FT_HOME": str(tmp_path)})
+    session = SimpleNamespace(config=config, out=out, manager=Back)
+    lines = iter(["hi", "/bye"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+    assert Repl(Gone(), session, ReplState("m")).run() == 0  # type: ignore[arg-type]
+    assert out.stdout.getvalue() == "here\n\n"  # type: ignore[attr-defined]
+    assert "error" not in out.stderr.getvalue()  # type: ignore[attr-defined]
 
 
 def test_history_outlives_the_session(terminal: Terminal, tmp_path: Path) -> None:

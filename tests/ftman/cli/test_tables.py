@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import re
+
+import pytest
 
 from ftman.cli.commands.listing import models_table
 from ftman.cli.commands.ps import processor, running_table
 from ftman.cli.commands.show import sections_text
+from ftman.cli.output import Output, table
 from ftman.cli.units import wall_seconds
 from tests.ftman.cli.gateway import SHOWN
 
@@ -25,6 +29,13 @@ def test_list_is_ollamas_to_the_last_space() -> None:
         "NAME               ID              SIZE      MODIFIED   \n"
         "llama3.2:latest    a80c4f17acd5    2.0 GB    3 days ago    "
     )
+
+
+def test_a_terminal_is_spared_the_blanks_that_end_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    Output(screen, io.StringIO()).data(table(("A", "B"), [("1", "2")]))
+    assert screen.getvalue() == "A    B\n1    2\n"
 
 
 def test_an_empty_list_is_the_header_alone() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ftman.convert import job
 from ftman.convert.job import ConvertChild
 from ftman.convert.messages import (
     ByteRange,
@@ -146,6 +147,28 @@ def test_cancelling_ends_the_child_and_keeps_its_journal(spec: ConvertSpec, tmp_
         with pytest.raises(asyncio.CancelledError):
             await task
         assert journal.exists()
+
+    before = children()
+    asyncio.run(cancel())
+    assert children() == before
+
+
+def test_cancelling_ends_a_child_that_reads_nothing_any_more(
+    spec: ConvertSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "STOP_AFTER_S", 0.02)
+    monkeypatch.setattr(ConvertSpec, "line", lambda _: b" " * (1 << 20))
+
+    async def cancel() -> None:
+        deaf = (sys.executable, "-c", "import time; time.sleep(60)")
+        child = ConvertChild(spec, FolderSupply(tmp_path / "source"), deaf)
+        task = asyncio.ensure_future(child.run(lambda done, total: None))
+        while children() == before:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        done, _ = await asyncio.wait({task}, timeout=20)
+        assert done
 
     before = children()
     asyncio.run(cancel())

@@ -105,6 +105,13 @@ def test_a_server_without_ranges_leaves_the_plan_open(station: Station, hub: Bad
     assert found.download_bytes == len(DATA)
 
 
+def test_a_derived_model_costs_the_disk_that_it_takes_not_its_sources(station: Station) -> None:
+    dense, moe = (cost(station, name, options()) for name in ("smollm2", "smollm2-moe"))
+    assert moe.download_bytes == dense.download_bytes
+    assert moe.disk_bytes > 4 * dense.disk_bytes
+    assert moe.need_disk_bytes > moe.disk_bytes
+
+
 def test_a_wheel_says_that_it_has_no_headers(station: Station) -> None:
     found = cost(station, "smollm2:135m", options(families=["llama"]))
     assert found.download_bytes == 92871040

@@ -203,3 +203,9 @@ def test_a_name_with_a_typing_error_is_guessed(station: Station) -> None:
     with pytest.raises(NotFoundError) as caught:
         station.pull(known[:-1] + known[-1] * 2)
     assert f"Did you mean {known}" in caught.value.hint
+
+
+def test_a_place_that_is_none_of_ours_is_told(station: Station) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        station.pull("s3://bucket/model")
+    assert "ft does not fetch from s3://" in caught.value.hint

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ftman.chat.tokenizer import Tokenizer
+from ftman.chat.types import Waiting
+from ftman.clock import SYSTEM
 from ftman.service import generate
 from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import Manager, Tiny, ids_of, managing
@@ -148,3 +153,30 @@ def test_what_ended_the_load_is_told(tmp_path: Path) -> None:
         reply = manager.http.post("/api/chat", json=SHORT)
         assert reply.status_code == 500
         assert "no router" in reply.json()["error"]
+
+
+def test_a_lease_is_given_up_before_what_was_taken_is_given_back() -> None:
+    """Granted in between, it would be nobody's, and its engine never be let go."""
+    order: list[str] = []
+
+    class Engines:
+        def spec(self, *_: object) -> None: ...
+
+        async def lease(
+            self, stack: contextlib.AsyncExitStack, *_: object
+        ) -> AsyncGenerator[Waiting, None]:
+            stack.callback(order.append, "given back")
+            try:
+                yield Waiting("load")
+            finally:
+                await asyncio.sleep(0)
+                order.append("given up")
+
+    async def main() -> None:
+        generator = generate.Generator(Engines(), Mock(), Mock(), Mock(), SYSTEM)  # type: ignore[arg-type]
+        events = generator._one_lease(Mock(), Mock(), None)
+        assert isinstance(await anext(events), Waiting)
+        await events.aclose()
+
+    asyncio.run(main())
+    assert order == ["given up", "given back"]

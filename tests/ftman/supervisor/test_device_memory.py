@@ -14,6 +14,7 @@ from ftman.supervisor import device_memory, gpu_probe
 from ftman.supervisor.device_memory import RETURN_LIMIT_S, DeviceMemoryWatch
 from tests.fakes.clock import FakeClock
 from tests.fakes.engine import FakeScript
+from tests.fakes.processes import children
 from tests.ftman.supervisor.harness import make_spec, supervised, until
 
 GB = 10**9
@@ -106,6 +107,28 @@ def test_the_next_load_waits_for_the_memory_of_the_last_engine(
     assert "GPU memory" not in caplog.text
 
 
+def test_a_fault_in_the_last_question_is_logged_and_the_engine_counts_as_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers = [20 * GB, 8 * GB]
+
+    async def probe() -> int | None:
+        return answers.pop(0)
+
+    async def main() -> None:
+        async with supervised(tmp_path, FakeScript(), probe=probe) as (supervisor, _):
+            async with supervisor.lease(make_spec(device="cuda"), keep_alive_s=None):
+                pass
+            await until(lambda: not answers)
+            unloading = asyncio.ensure_future(supervisor.unload("aaaa"))
+            await asyncio.wait({unloading}, timeout=20)
+            assert unloading.done()
+            assert supervisor.running() == []
+
+    asyncio.run(main())
+    assert "pop from empty list" in caplog.text
+
+
 class Library:
     """NVIDIA's management library with two GPUs."""
 
@@ -172,3 +195,20 @@ def test_a_probe_that_hangs_or_fails_says_nothing(monkeypatch: pytest.MonkeyPatc
     assert asyncio.run(device_memory.free_bytes()) is None
     monkeypatch.setattr(device_memory.sys, "executable", "/nowhere/python")
     assert asyncio.run(device_memory.free_bytes()) is None
+
+
+def test_a_probe_that_nobody_waits_for_any_more_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_memory, "driver_seen", lambda: True)
+    monkeypatch.setattr(device_memory.sys, "executable", "/bin/sleep")
+    monkeypatch.setattr(device_memory, "_ARGUMENTS", ("60",))
+
+    async def main() -> None:
+        before = children()
+        asking = asyncio.ensure_future(device_memory.free_bytes())
+        await until(lambda: children() != before)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert children() == before
+
+    asyncio.run(main())

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -228,7 +229,12 @@ def test_one_whose_files_have_changed_is_not_used(
 ) -> None:
     """Its later imports would be another version's; what is started now is of one version."""
     version = ["1"]
-    monkeypatch.setattr(prepared, "engine_files", lambda: version[0])
+
+    def engine_files() -> str:
+        assert threading.current_thread() is not threading.main_thread(), "the event loop waits"
+        return version[0]
+
+    monkeypatch.setattr(prepared, "engine_files", engine_files)
 
     async def main() -> None:
         async with rigged(tmp_path) as rig:
@@ -239,6 +245,51 @@ def test_one_whose_files_have_changed_is_not_used(
             await rig.supervisor.unload(A.key)
             new = await rig.prepared(but=old)
             assert await rig.answer() == new
+
+    asyncio.run(main())
+
+
+def test_without_a_thread_to_look_at_the_files_it_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            pid = await rig.prepared()
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio, "to_thread", no_thread)
+                assert await rig.answer() == pid
+
+    asyncio.run(main())
+
+
+def test_of_two_engines_that_start_at_once_one_gets_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            pid = await rig.prepared()
+            keeper = rig.supervisor._prepared  # two loads never begin in one turn of the loop
+            found = [child for child in await asyncio.gather(keeper.take(), keeper.take()) if child]
+            assert [child.pid for child in found] == [pid]
+            await keeper.end(found[0])
+
+    asyncio.run(main())
+
+
+def test_one_that_is_ended_is_gone_though_its_keeper_is_cancelled_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            await rig.prepared()
+            child = await rig.supervisor._prepared.take()
+            assert child is not None
+            ending = asyncio.ensure_future(rig.supervisor._prepared.end(child))
+            await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.gather(ending, return_exceptions=True)
+            assert child.exit_code == -signal.SIGKILL
+            with pytest.raises(ValueError, match="closed file"):
+                assert child.stdout_fd
 
     asyncio.run(main())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import aclosing
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,3 +103,27 @@ def test_an_engine_that_is_not_there_is_an_os_error() -> None:
         asyncio.run(main())
     with pytest.raises(ConnectionError):
         lines_of(b"")
+
+
+def test_a_connection_that_comes_with_the_cancellation_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        there: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def opens(*_: object, **__: object) -> Any:
+            return await there
+
+        monkeypatch.setattr(asyncio, "open_connection", opens)
+        caller = asyncio.ensure_future(Address.parse("tcp:127.0.0.1:1").connect(60))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        writer = Mock()
+        there.set_result((None, writer))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        writer.transport.abort.assert_called_once_with()
+
+    asyncio.run(main())

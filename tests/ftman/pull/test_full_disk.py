@@ -1,0 +1,141 @@
+"""What pulling writes besides downloads: on a full disk the cause is told, and then it works.
+
+tests/architecture/test_full_disks.py says for every writer where it is tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ftman import faults
+from ftman.clock import SYSTEM
+from ftman.errors import FtmanError, failure_of
+from ftman.names import parse_name
+from ftman.pull.index import Index
+from ftman.pull.offline import export_model
+from ftman.pull.pypi import fetch_wheel
+from tests.fakes.hub import BadHub
+from tests.ftman.catalog.samples import catalog_in, make_ftw, name_of, new_model
+from tests.ftman.pull.conftest import Station, gguf_bytes, options
+from tests.ftman.pull.test_cost import cost
+from tests.ftman.pull.test_index import ENTRY, serve
+from tests.ftman.pull.test_offline import exported, take_in
+from tests.ftman.pull.test_pull import WINDOWS
+from tests.ftman.pull.test_wheel import build_wheel, extract, fake_pip, member_of
+
+NAME = "hf.co/org/tiny:tiny.gguf"
+KEPT_PLAN = ["06bc2b3d02119b9a-plan"]
+"""A pull takes it up, or the sweep of old partials removes it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test works."""
+
+    station: Station
+    hub: BadHub
+    folder: Path
+
+
+@pytest.fixture
+def place(station: Station, hub: BadHub, tmp_path: Path) -> Iterator[Place]:
+    hub.add_repo("org/tiny", {"tiny.gguf": gguf_bytes(400_001)})
+    yield Place(station, hub, tmp_path)
+    faults.arm("")
+
+
+def export(place: Place) -> Callable[[], object]:
+    catalog = catalog_in(place.folder / "first")
+    model = catalog.commit(name_of("m", "x"), new_model(make_ftw(catalog.paths, 1)))
+    return lambda: export_model(catalog, model, place.folder / "stick", lambda _: None)
+
+
+def import_(place: Place) -> Callable[[], object]:
+    folder = exported(place.folder)
+    return lambda: take_in(place.station, folder)
+
+
+def take_out_of_a_wheel(place: Place) -> Callable[[], object]:
+    wheel = build_wheel(place.folder)
+    return lambda: extract(wheel, place.folder / "out")
+
+
+def fetch_with_pip(place: Place) -> Callable[[], object]:
+    wheel = build_wheel(place.folder)
+    pip, folder = fake_pip(place.folder, wheel), place.folder / "job"
+    return lambda: asyncio.run(fetch_wheel(member_of(wheel), folder, SYSTEM, lambda _: None, pip))
+
+
+def plan(place: Place) -> Callable[[], object]:
+    return lambda: cost(place.station, NAME, replace(options(), hub_endpoint=place.hub.url))
+
+
+@pytest.mark.parametrize(
+    ("begin", "write"),
+    [
+        (export, 1),
+        (import_, 1),
+        (take_out_of_a_wheel, 1),
+        (fetch_with_pip, 1),
+        (plan, 1),
+        (plan, 2),
+    ],
+)
+def test_a_full_disk_is_named_and_the_next_try_works(
+    place: Place, begin: Callable[[Place], Callable[[], object]], write: int
+) -> None:
+    work = begin(place)
+    faults.arm(f"files.write:{write}=error:ENOSPC")
+    with pytest.raises((FtmanError, OSError)) as caught:
+        work()
+    error = caught.value
+    told = error if isinstance(error, FtmanError) else failure_of(error)
+    assert told is not None
+    assert os.strerror(errno.ENOSPC) in told.message
+    assert told.hint
+    assert place.station.leftovers() == (KEPT_PLAN if begin is plan else [])
+    faults.arm("")
+    work()
+
+
+@pytest.mark.slow
+def test_a_window_that_cannot_be_noted_is_fetched_again(place: Place) -> None:
+    given = replace(options(), supply=WINDOWS, hub_endpoint=place.hub.url)
+    hits: list[str] = []
+    faults.listen(hits.append)
+    place.station.pull(NAME, given)
+    faults.listen(None)
+    told: list[str] = []
+    last = hits.count("files.write")
+    for number in (1, 2, *range(3, last - 5, 3), *range(last - 5, last + 1)):
+        place.station.catalog.delete(NAME, lambda _: False)
+        faults.arm(f"files.write:{number}=error:ENOSPC")
+        try:
+            place.station.pull(NAME, given)
+        except FtmanError as error:
+            told.append(error.message)
+            faults.arm("")
+            place.station.pull(NAME, given)
+    assert len(told) > 3
+    assert all(os.strerror(errno.ENOSPC) in message for message in told)
+    assert place.station.leftovers() == []
+
+
+def test_a_web_registry_that_cannot_be_kept_is_told_of(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    url, name = serve(place.hub, m=ENTRY.format(name="m")), parse_name("m")
+    faults.arm("files.write=error:ENOSPC")
+    with caplog.at_level(logging.WARNING):
+        assert Index.load((url,), place.folder).find(name) is None
+    assert os.strerror(errno.ENOSPC) in caplog.text
+    faults.arm("")
+    assert Index.load((url,), place.folder).find(name) is not None
