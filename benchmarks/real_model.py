@@ -81,6 +81,7 @@ def ask_ours(
     prompts: list[list[int]],
     kv_format: str = "auto",
     activations: str = "auto",
+    kernels: str = "native",
 ) -> Answers:
     """Logits, perplexity and greedy answers of our engine."""
     engine = Engine(
@@ -88,7 +89,7 @@ def ask_ours(
             ftw,
             2048,
             num_parallel=4,
-            compute=ComputeConfig(compute=compute, activations=activations),
+            compute=ComputeConfig(compute=compute, activations=activations, kernels=kernels),
             memory=MemoryConfig(kv_format=kv_format),
         )
     )
@@ -162,6 +163,12 @@ def measure(gguf: Path) -> dict[str, dict]:  # type: ignore[type-arg]
                 ask_ours(moe, "float32", text, prompts), exact, prompts, judge
             ),
             "default dense / float32 dense": compare(default, exact, prompts, judge),
+            "default dense / default dense of the reference kernels": compare(
+                default,
+                ask_ours(dense, "bfloat16", text, prompts, kernels="reference"),
+                prompts,
+                judge,
+            ),
             "default moe / float32 dense": compare(
                 ask_ours(moe, "bfloat16", text, prompts), exact, prompts, judge
             ),

@@ -98,7 +98,12 @@ class Prepared:
             return None
         files, self._child, self._deaths = self._files, None, 0
         self._taken.set()
-        if await _files_now() == files:
+        try:
+            same = await _files_now() == files
+        except BaseException:  # nobody waits for it any more
+            await self.end(child)
+            raise
+        if same:
             return child
         log.info("the engine's files have changed: the prepared engine ends unused")
         await self.end(child)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ftman.chat.formats.base import CallGrammar, ChatFormat
+from ftman.chat.formats.closed import closed, closed_constraint
 from ftman.chat.types import Constraint, Tool
 
 _LAYOUT = {
@@ -83,7 +84,7 @@ class GrammarParts:
     def arguments(self, schema: Mapping[str, Any]) -> str:
         """The expression of a tool's arguments, or of one of them."""
         kept = {key: value for key, value in schema.items() if key not in ("$schema", "$id")}
-        return "%json " + json.dumps({**kept, "x-guidance": _LAYOUT})
+        return "%json " + json.dumps({**closed(kept), "x-guidance": _LAYOUT})
 
     def answer(self, constraint: Constraint) -> str:
         """The expression of a constrained answer."""
@@ -108,6 +109,7 @@ class GrammarParts:
 
 def compose(fmt: ChatFormat, demand: Demand, control: Mapping[str, int]) -> Constraint | None:
     """The constraint of a whole reply; None when this format has no way to express it."""
+    demand = replace(demand, answer=closed_constraint(demand.answer))
     if demand.calls == "none" and demand.thinking == "none" and fmt.grammar is None:
         return demand.answer
     parts = GrammarParts(control)

@@ -277,6 +277,30 @@ def test_of_two_engines_that_start_at_once_one_gets_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_one_that_is_taken_by_nobody_any_more_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = asyncio.Event()
+
+    async def look_forever(*_: object) -> None:
+        looking.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        async with rigged(tmp_path) as rig:
+            pid = await rig.prepared()
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio, "to_thread", look_forever)
+                taking = asyncio.ensure_future(rig.supervisor._prepared.take())
+                await looking.wait()
+                taking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await taking
+            assert not alive(pid)
+
+    asyncio.run(main())
+
+
 def test_one_that_is_ended_is_gone_though_its_keeper_is_cancelled_meanwhile(tmp_path: Path) -> None:
     async def main() -> None:
         async with rigged(tmp_path) as rig:
