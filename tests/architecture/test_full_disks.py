@@ -53,7 +53,8 @@ FULL_DISKS = {
     "ftman.keys": SMALL,
     "ftman.pull.cost": PULLED,
     "ftman.pull.disk": PULLED,
-    "ftman.pull.install": WINDOWED,
+    "ftman.pull.install": "tests/ftman/pull/test_full_disk.py"
+    "::test_a_receipt_that_cannot_be_written_costs_another_try",
     "ftman.pull.journal": WINDOWED,
     "ftman.pull.offline": PULLED,
     "ftman.pull.ollama_registry_sign": SMALL,

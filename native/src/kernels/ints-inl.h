@@ -369,9 +369,25 @@ void panel_ints(const PanelRun* run) {
   }
 }
 
+// Which element stands at each place of a chunk.
+template <class W>
+struct Order {
+  alignas(64) int32_t element[kChunk];
+  constexpr Order() : element() {
+    for (int place = 0; place < kChunk; ++place) element[place] = W::order(place);
+  }
+};
+
 // One chunk in the format's order, zeros up to its end.
 template <class W>
 FT_INLINE void move_chunk(const float* x, int count, float* moved) {
+  static constexpr Order<W> order;
+  if (count == kChunk) {
+    const VF first = vf_load(x), second = vf_load(x + kLanes);
+    vf_store(moved, vf_pick(first, second, order.element));
+    vf_store(moved + kLanes, vf_pick(first, second, order.element + kLanes));
+    return;
+  }
   for (int place = 0; place < kChunk; ++place) {
     const int element = W::order(place);
     moved[place] = element < count ? x[element] : 0.0f;

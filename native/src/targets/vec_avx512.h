@@ -125,6 +125,10 @@ FT_INLINE VI vi_dot16_at(VI w, const uint8_t* p, VI c) {
   return c;
 }
 FT_INLINE void vi_store(void* p, VI v) { _mm512_storeu_si512(p, v); }
+// Of the lanes of a (0 .. 15) and b (16 .. 31) those named.
+FT_INLINE VF vf_pick(VF a, VF b, const int32_t* lanes) {
+  return _mm512_permutex2var_ps(a, _mm512_load_si512(lanes), b);
+}
 FT_INLINE VI vi_mul(VI a, VI b) { return _mm512_mullo_epi32(a, b); }
 FT_INLINE VI vi_mul16(VI a, VI b) { return _mm512_mullo_epi16(a, b); }
 FT_INLINE VI vi_sub16(VI a, VI b) { return _mm512_sub_epi16(a, b); }

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ from ftman import faults
 from ftman.clock import SYSTEM
 from ftman.errors import FtmanError, failure_of
 from ftman.names import parse_name
+from ftman.pull import pull
 from ftman.pull.index import Index
+from ftman.pull.install import write_receipt
 from ftman.pull.offline import export_model
 from ftman.pull.pypi import fetch_wheel
 from tests.fakes.hub import BadHub
@@ -126,6 +129,25 @@ def test_a_window_that_cannot_be_noted_is_fetched_again(place: Place) -> None:
             place.station.pull(NAME, given)
     assert len(told) > 3
     assert all(os.strerror(errno.ENOSPC) in message for message in told)
+    assert place.station.leftovers() == []
+
+
+def test_a_receipt_that_cannot_be_written_costs_another_try(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = replace(options(), hub_endpoint=place.hub.url)
+
+    def on_a_full_disk(*arguments: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(faults, "_armed", {})
+            faults.arm("files.write=error:ENOSPC")
+            write_receipt(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pull, "write_receipt", on_a_full_disk)
+        with pytest.raises(FtmanError, match=os.strerror(errno.ENOSPC)):
+            place.station.pull(NAME, given)
+    place.station.pull(NAME, given)
     assert place.station.leftovers() == []
 
 
