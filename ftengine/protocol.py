@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 PROTOCOL_VERSION = (1, 3)
 """(major, minor). A manager refuses an engine of another major version or an older minor one.
-1.1: constraint, notes, /embed. 1.2: salt, anchor_token_ids, cache."""
+1.1: constraint, notes, /embed. 1.2: salt, anchor_token_ids, cache. 1.3: suppress_tokens."""
 
 CONTROL_TOKEN = re.compile(
     r"[<\[]/?(?:[^<>\[\]\s]*[|\uff5c_][^<>\[\]\s]*"

@@ -13,7 +13,7 @@ from ftengine.cache.policy.pages import PAGE_TOKENS
 from ftengine.kernels.dispatch import HeadLayout, Kernels
 from ftengine.kernels.reference.paged_rows import attend_chosen
 from ftengine.layers.blocks import BlockChoice
-from ftengine.layers.context import StepContext, fitting
+from ftengine.layers.context import Reach, StepContext, fitting
 from ftengine.layers.linear import Linear
 from ftengine.layers.norm import GroupNorm, RmsNorm
 from ftengine.layers.rotary import RopeTables
@@ -50,15 +50,6 @@ class Values:
 
 
 PLAIN_VALUES = Values()
-
-
-@dataclass(frozen=True)
-class Reach:
-    """Which keys queries may see, as the kernel takes it. Shape: as StepContext has them."""
-
-    query_start: torch.Tensor
-    context_len: torch.Tensor
-    page_table: torch.Tensor
 
 
 @dataclass(frozen=True)

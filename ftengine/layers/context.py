@@ -55,11 +55,8 @@ class StepBuffers:
 
 
 @dataclass(frozen=True)
-class WantedReach:
-    """What attention needs to know of the wanted rows alone, each the last one of its sequence.
-
-    Shape: query_start int32 [r + 1]; context_len int32 [r]; page_table int32 [r, max_pages].
-    """
+class Reach:
+    """Which keys queries may see, as the kernel takes it. Shape: as StepContext has them."""
 
     query_start: torch.Tensor
     context_len: torch.Tensor
@@ -130,8 +127,8 @@ class StepContext:
     token_ids: int64 [n]. wanted: rows whose logits are asked for, int64 [r]; None = every row.
     spans and states: for layers that keep a state; the slot of a sequence at its first token has
     been cleared. span_index: the spans once more, for kernels. gather: rows of a tensor by number,
-    where torch's own indexing is not to do it. reach: of the wanted rows, where the last mixer may
-    be spared the others.
+    where torch's own indexing is not to do it. reach: of the wanted rows alone, each the last of
+    its sequence, where the last mixer may be spared the others.
     """
 
     positions: torch.Tensor
@@ -147,7 +144,7 @@ class StepContext:
     token_ids: torch.Tensor | None = None
     gather: Gather | None = None
     span_index: SpanIndex | None = None
-    reach: WantedReach | None = None
+    reach: Reach | None = None
 
     def only_wanted(self, stream: torch.Tensor) -> torch.Tensor:
         """The wanted rows of the stream. Shape: [n, width] -> [r, width]."""

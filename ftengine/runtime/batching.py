@@ -14,7 +14,7 @@ from ftengine.cache.kv_pool import KvPool
 from ftengine.cache.policy.pages import PAGE_TOKENS, pages_for
 from ftengine.cache.state_pool import StatePool
 from ftengine.kernels.state_operands import SpanIndex
-from ftengine.layers.context import Gather, Span, StepContext, WantedReach, Workspace
+from ftengine.layers.context import Gather, Reach, Span, StepContext, Workspace
 from ftengine.scheduler.batch import Work
 
 
@@ -119,13 +119,13 @@ class StepInputs:
             reach=None if wanted is None else self._reach(work, table),
         )
 
-    def _reach(self, work: Items[Work], table: torch.Tensor) -> WantedReach | None:
+    def _reach(self, work: Items[Work], table: torch.Tensor) -> Reach | None:
         """Of the tokens that choose one; None where a device would have to be told."""
         if self._on_device:
             return None
         rows = [row for row, item in enumerate(work) if item.samples]
         start = torch.arange(len(rows) + 1, dtype=torch.int32)
-        return WantedReach(start, self._context_len[rows], table[rows])
+        return Reach(start, self._context_len[rows], table[rows])
 
     def _fill_row(self, row: int, at: int, item: Work) -> None:
         sequence, start, count = item.sequence, item.start, item.num_tokens

@@ -43,7 +43,7 @@ constexpr int kPageTokens = 16;  // tokens of a KV page
 constexpr int kKvGroup = 32;     // numbers of a head that share a scale in q8_0 pages
 constexpr int kSplitKeys = 256;  // keys of one attention partial, cut at absolute multiples
 constexpr int kMaxBlockTokens = 64;
-constexpr int kManyTokens = 7;
+constexpr int kManyTokens = 7;  // from which panel_many is the faster one (Zen 4, q4_k to q6_k)
 
 // One panel against some tokens. x[t] are rows in the format's own element order (see pack_row);
 // sums is the offset, in floats, of kExtras numbers for each chunk behind them (formats with

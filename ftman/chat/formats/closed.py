@@ -23,15 +23,19 @@ def closed_constraint(constraint: Constraint | None) -> Constraint | None:
     if constraint is None or constraint.kind != "json_schema":
         return constraint
     try:
-        schema = closed(json.loads(constraint.text))
+        schema = json.loads(constraint.text)
+        text = json.dumps(closed(schema), ensure_ascii=False)
     except (ValueError, RecursionError):
         return constraint
-    return Constraint("json_schema", json.dumps(schema, ensure_ascii=False))
+    return Constraint("json_schema", text)
 
 
 def closed(schema: Any) -> Any:
-    """The schema with every object closed that nothing else binds.   Raises: RecursionError."""
-    return _walk(schema, _is_joined(schema), alone=True)
+    """The schema with every object closed that nothing else binds; one nested too deep as it is."""
+    try:
+        return _walk(schema, _is_joined(schema), alone=True)
+    except RecursionError:
+        return schema
 
 
 def _walk(schema: Any, joined: bool, alone: bool) -> Any:

@@ -69,26 +69,33 @@ FT_INLINE void fetch(Ahead& ahead) {
     __builtin_prefetch(ahead.at);
 }
 
+// The sum of a segment to that of the group; then the next one starts.
+template <int T>
+FT_INLINE void end_segment(bool first, VI (*sum)[kWideRegs], VF (*block)[kWideRegs]) {
+  FT_UNROLL
+  for (int t = 0; t < T; ++t) {
+    FT_UNROLL
+    for (int r = 0; r < kWideRegs; ++r) {
+      const VF part = vi_to_f(sum[t][r]);
+      block[t][r] = first ? part : vf_add(block[t][r], part);
+      sum[t][r] = vi_set1(0);
+    }
+  }
+}
+
 // block[t] = the sum over the segments of a group, each as a float.
 template <class W, int T>
 FT_INLINE void wide_products(const WideGroup& group, const uint8_t* const* x, Ahead ahead,
                              VF (*block)[kWideRegs]) {
+  VI sum[T][kWideRegs];
+  clear_ints<T, kWideRegs>(sum);
   FT_UNROLL
   for (int s = 0; s < kGroupElements / 2; s += W::kSegmentPairs) {
-    VI sum[T][kWideRegs];
-    clear_ints<T, kWideRegs>(sum);
     for (int first = s; first < s + W::kSegmentPairs; first += kFetchPairs) {
       fetch(ahead);
       add_pairs_of<T, 4>(group.pairs, first, kFetchPairs, x, sum);
     }
-    FT_UNROLL
-    for (int t = 0; t < T; ++t) {
-      FT_UNROLL
-      for (int r = 0; r < kWideRegs; ++r) {
-        const VF part = vi_to_f(sum[t][r]);
-        block[t][r] = s == 0 ? part : vf_add(block[t][r], part);
-      }
-    }
+    end_segment<T>(s == 0, sum, block);
   }
 }
 
@@ -104,20 +111,6 @@ FT_INLINE void keep_and_add(const VI* pair, const int* p, int r, const uint8_t* 
     FT_UNROLL
     for (int i = 0; i < N; ++i)
       sum[t][r] = vi_dot16_at(pair[i], x[t] + kPairBytes * p[i], sum[t][r]);
-  }
-}
-
-// The sum of a segment to that of the group; then the next one starts.
-template <int T>
-FT_INLINE void end_segment(bool first, VI (*sum)[kWideRegs], VF (*block)[kWideRegs]) {
-  FT_UNROLL
-  for (int t = 0; t < T; ++t) {
-    FT_UNROLL
-    for (int r = 0; r < kWideRegs; ++r) {
-      const VF part = vi_to_f(sum[t][r]);
-      block[t][r] = first ? part : vf_add(block[t][r], part);
-      sum[t][r] = vi_set1(0);
-    }
   }
 }
 

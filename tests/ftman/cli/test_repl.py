@@ -14,13 +14,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from ftman.cli.client import NO_MANAGER
+from ftman.cli.client import NO_MANAGER, ManagerClient
 from ftman.cli.output import Output
 from ftman.cli.repl import Repl
 from ftman.cli.repl_state import ReplState
+from ftman.cli.session import Session
 from ftman.clock import SYSTEM
 from ftman.config import load_config
 from ftman.errors import NetworkError
@@ -262,14 +264,15 @@ class Back(Gone):
 def test_a_message_reaches_a_manager_that_had_to_be_started_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = Output(io.StringIO(), io.StringIO())
+    said, told = io.StringIO(), io.StringIO()
     config = load_config({"FT_HOME": str(tmp_path)})
-    session = SimpleNamespace(config=config, out=out, manager=Back)
+    session = SimpleNamespace(config=config, out=Output(said, told), manager=Back)
     lines = iter(["hi", "/bye"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-    assert Repl(Gone(), session, ReplState("m")).run() == 0  # type: ignore[arg-type]
-    assert out.stdout.getvalue() == "here\n\n"  # type: ignore[attr-defined]
-    assert "error" not in out.stderr.getvalue()  # type: ignore[attr-defined]
+    repl = Repl(cast(ManagerClient, Gone()), cast(Session, session), ReplState("m"))
+    assert repl.run() == 0
+    assert said.getvalue() == "here\n\n"
+    assert "error" not in told.getvalue()
 
 
 def test_history_outlives_the_session(terminal: Terminal, tmp_path: Path) -> None:

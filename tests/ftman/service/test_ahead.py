@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
+from typing import cast
 from unittest.mock import Mock
 
 import pytest
@@ -16,6 +17,7 @@ from ftman.chat.tokenizer import Tokenizer
 from ftman.chat.types import Waiting
 from ftman.clock import SYSTEM
 from ftman.service import generate
+from ftman.service.engines import Engines as RealEngines
 from tests.fakes.engine import FakeScript
 from tests.ftman.gateway.serving import Manager, Tiny, ids_of, managing
 
@@ -173,7 +175,8 @@ def test_a_lease_is_given_up_before_what_was_taken_is_given_back() -> None:
                 order.append("given up")
 
     async def main() -> None:
-        generator = generate.Generator(Engines(), Mock(), Mock(), Mock(), SYSTEM)  # type: ignore[arg-type]
+        engines = cast(RealEngines, Engines())
+        generator = generate.Generator(engines, Mock(), Mock(), Mock(), SYSTEM)
         events = generator._one_lease(Mock(), Mock(), None)
         assert isinstance(await anext(events), Waiting)
         await events.aclose()

@@ -78,6 +78,13 @@ def test_what_is_no_json_is_left_to_the_engine(text: str) -> None:
     assert closed_constraint(Constraint("json_schema", text)) == Constraint("json_schema", text)
 
 
+def test_what_is_nested_too_deep_stays_as_it_is() -> None:
+    schema: dict[str, Any] = named(a=TEXT)
+    for _ in range(5000):
+        schema = {"items": schema}
+    assert closed(schema) is schema
+
+
 def test_only_schemas_are_touched() -> None:
     assert closed_constraint(None) is None
     for kind in ("json", "regex", "lark"):
