@@ -1,4 +1,4 @@
-"""How many tokens per second after a prompt of 128, ours against llama.cpp, the ids being given.
+"""How many tokens per second after a prompt, ours against llama.cpp, the ids being given.
 
 Samples are kept apart by where the two CPUs stand at the time; a placement that was not seen is
 left out of `ratios` and named.
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import report
-from benchmarks.side_by_side import Asked, Pair, best_ratio, open_pair, parse
+from benchmarks.side_by_side import CONTEXT, Asked, Pair, best_ratio, open_pair, parse
 
-PROMPT_TOKENS = 128
+USUAL_PROMPT = 128
 TOKENS = 64
 PLACEMENTS = ("near", "far")
 
 
-def measure(pair: Pair) -> dict[str, dict[str, list[float]]]:
+def measure(pair: Pair, prompt_tokens: int) -> dict[str, dict[str, list[float]]]:
     """Seconds per engine, and the probe in GB/s, by placement."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for turn in range(pair.asked.rounds + 1):
-        prompt, ids = pair.prompt(PROMPT_TOKENS), pair.prompt(TOKENS)
+        prompt, ids = pair.prompt(prompt_tokens), pair.prompt(TOKENS)
         placement, rate = pair.probe()
         samples = found[placement if turn else "first"]
         samples["probe"].append(rate)
@@ -37,10 +37,12 @@ def measure(pair: Pair) -> dict[str, dict[str, list[float]]]:
 def compare(asked: Asked, gguf: Path, ratios: dict[str, float]) -> dict[str, Any]:
     """Add this model's ratios; what was measured."""
     told: dict[str, Any] = {}
-    with open_pair(asked, gguf) as pair:
-        for placement, samples in measure(pair).items():
+    prompt = asked.prompt or USUAL_PROMPT
+    model = gguf.stem if prompt == USUAL_PROMPT else f"{gguf.stem}_after_{prompt}"
+    with open_pair(asked, gguf, max(CONTEXT, prompt + 2 * TOKENS)) as pair:
+        for placement, samples in measure(pair, prompt).items():
             probes = samples.pop("probe")
-            key = f"decode_{gguf.stem}_{placement}"
+            key = f"decode_{model}_{placement}"
             ratios[key] = round(best_ratio(samples), 3)
             rates = {name: TOKENS / statistics.median(took) for name, took in samples.items()}
             share = pair.token_bytes * rates["ours"] / statistics.median(probes) / 1e9
@@ -56,10 +58,10 @@ def compare(asked: Asked, gguf: Path, ratios: dict[str, float]) -> dict[str, Any
 
 def main() -> None:
     """Measure every model and print one JSON line."""
-    asked = parse(__doc__ or "")
+    asked = parse(__doc__ or "", USUAL_PROMPT)
     ratios: dict[str, float] = {}
     told = {gguf.stem: compare(asked, gguf, ratios) for gguf in asked.models}
-    report("decode", ratios, {"prompt": PROMPT_TOKENS, "tokens": TOKENS, **told})
+    report("decode", ratios, {"prompt": asked.prompt, "tokens": TOKENS, **told})
 
 
 if __name__ == "__main__":

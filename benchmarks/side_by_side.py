@@ -24,7 +24,10 @@ NEAR_NS = 110.0
 
 @dataclass(frozen=True)
 class Asked:
-    """The command line. keep: where converted models stay between runs, None = nowhere."""
+    """The command line. keep: where converted models stay between runs, None = nowhere.
+
+    Units: prompt in tokens before those that are timed, None where a benchmark has its own lengths.
+    """
 
     models: tuple[Path, ...]
     rounds: int
@@ -32,6 +35,7 @@ class Asked:
     compute: str
     keep: Path | None = None
     activations: str = "auto"
+    prompt: int | None = None
 
 
 @dataclass
@@ -69,8 +73,8 @@ class Pair:
         }
 
 
-def parse(description: str) -> Asked:
-    """The command line of a comparison."""
+def parse(description: str, prompt: int | None = None) -> Asked:
+    """The command line of a comparison. prompt: its usual length, where it can be chosen."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("gguf", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=7)
@@ -78,9 +82,11 @@ def parse(description: str) -> Asked:
     parser.add_argument("--compute", default="bfloat16")
     parser.add_argument("--keep", type=Path, help="folder in which converted models stay")
     parser.add_argument("--activations", default="auto", help="of ours: auto or int8")
+    if prompt is not None:
+        parser.add_argument("--prompt", type=int, default=prompt, help="tokens before those timed")
     given = parser.parse_args()
     asked = (tuple(given.gguf), given.rounds, given.threads, given.compute, given.keep)
-    return Asked(*asked, given.activations)
+    return Asked(*asked, given.activations, given.prompt if prompt is not None else None)
 
 
 @contextmanager

@@ -1,6 +1,10 @@
-// ft_attention: work is cut in (sequence, KV head, block of queries), and where that gives too few
+// ft_attention: work is cut in (sequence, block of queries, KV heads), and where that gives too few
 // pieces, in splits of 256 keys too. Partials are always folded in the order of their keys, so both
 // ways give the same bits.
+//
+// A block of few rows, as in decoding, takes time for reading keys and values alone. It has all KV
+// heads, which lie side by side in a page, and goes through them split by split, so that memory is
+// read in the order in which it lies.
 #include <algorithm>
 #include <cstring>
 
@@ -12,15 +16,24 @@ namespace ft {
 namespace {
 
 constexpr int64_t kBlockRows = 64;
+constexpr int64_t kStreamedRows = 16;
 
 struct Unit {
   int32_t sequence;
-  int32_t kv_head;
+  int32_t first_head;  // of KV
+  int32_t num_heads;
   int32_t first_query;  // within the sequence
   int32_t num_queries;
   int32_t first_split;
   int32_t num_splits;
-  int64_t partial;  // index of the unit's first split among all partials
+  int64_t partial;  // index of the unit's first among all partials: [split][head]
+};
+
+// A split of a unit's keys for one of its heads.
+struct Piece {
+  int32_t split;
+  int32_t head;  // within the unit
+  bool is_cold;  // what it reads was not asked for by the piece one split before
 };
 
 struct AttentionJob {
@@ -30,10 +43,11 @@ struct AttentionJob {
   int64_t num_units;
   int64_t num_partials;
   int32_t* unit_of_partial;
-  int64_t max_rows, padded_dim, state_floats, worker_floats;
+  int64_t max_rows, max_heads, padded_dim, state_floats, worker_floats;
   float* worker_scratch;
   float* partials;  // [num_partials][state_floats] where keys are split
   bool split_keys;
+  StreamPhase stream;
   Phase run, merge;
 };
 
@@ -49,9 +63,10 @@ State state_at(const AttentionJob& job, float* base) {
   return State{base, base + rows, base + 2 * rows};
 }
 
-void run_split(const AttentionJob& job, const Unit& unit, int32_t split, float* scratch,
+void run_piece(const AttentionJob& job, const Unit& unit, const Piece& piece, float* scratch,
                const State& state) {
   const ft_attention_args& a = *job.args;
+  const int64_t kv_head = unit.first_head + piece.head;
   const int64_t per_kv = a.heads / a.kv_heads;
   const int64_t queries = a.query_start[unit.sequence + 1] - a.query_start[unit.sequence];
   const int32_t context = a.context_len[unit.sequence];
@@ -62,7 +77,7 @@ void run_split(const AttentionJob& job, const Unit& unit, int32_t split, float* 
   for (int32_t i = unit.first_query; i < unit.first_query + unit.num_queries; ++i) {
     const float* token = a.q + (a.query_start[unit.sequence] + i) * a.q_stride;
     for (int64_t h = 0; h < per_kv; ++h, ++rows) {
-      q[rows] = token + (unit.kv_head * per_kv + h) * a.head_dim;
+      q[rows] = token + (kv_head * per_kv + h) * a.head_dim;
       position[rows] = static_cast<int32_t>(context - queries + i);
     }
   }
@@ -80,10 +95,17 @@ void run_split(const AttentionJob& job, const Unit& unit, int32_t split, float* 
   run.v_scales = a.v_scales;
   run.pages = a.page_table + unit.sequence * a.max_pages;
   run.page_stride = a.kv_heads * kPageTokens * a.head_dim;
-  run.head_offset = unit.kv_head * kPageTokens * a.head_dim;
-  run.first_key = split * kSplitKeys;
+  run.head_offset = kv_head * kPageTokens * a.head_dim;
+  run.first_key = piece.split * kSplitKeys;
   run.end_key = std::min(last, run.first_key + kSplitKeys);
-  run.known_pages = static_cast<int32_t>((last + kPageTokens - 1) / kPageTokens);
+  if (rows <= kStreamedRows) {
+    run.is_cold = piece.is_cold;
+    run.pages_ahead = std::min((last - run.end_key + kPageTokens - 1) / kPageTokens,
+                               kSplitKeys / kPageTokens);
+    run.heads_offset = unit.first_head * kPageTokens * a.head_dim;
+    run.head = piece.head;
+    run.heads = unit.num_heads;
+  }
   run.window = static_cast<int32_t>(a.window);
   run.scale = a.scale;
   run.scratch = scratch + header;
@@ -97,14 +119,14 @@ int32_t unit_rows(const AttentionJob& job, const Unit& unit) {
   return unit.num_queries * static_cast<int32_t>(job.args->heads / job.args->kv_heads);
 }
 
-void finish_unit(const AttentionJob& job, const Unit& unit, const State& state) {
+void finish_head(const AttentionJob& job, const Unit& unit, int32_t kv_head, const State& state) {
   const ft_attention_args& a = *job.args;
   const int64_t per_kv = a.heads / a.kv_heads;
   int64_t row = 0;
   for (int32_t i = 0; i < unit.num_queries; ++i) {
     float* out = a.out + (a.query_start[unit.sequence] + unit.first_query + i) * a.out_stride;
     for (int64_t h = 0; h < per_kv; ++h, ++row) {
-      const int64_t head = unit.kv_head * per_kv + h;
+      const int64_t head = (unit.first_head + kv_head) * per_kv + h;
       job.table->attend_finish(state.max + row, state.sum + row, state.acc + row * job.padded_dim,
                                a.sinks ? a.sinks + head : nullptr, out + head * a.head_dim,
                                static_cast<int32_t>(a.head_dim));
@@ -112,37 +134,43 @@ void finish_unit(const AttentionJob& job, const Unit& unit, const State& state) 
   }
 }
 
-// Scratch of a worker: rows, kernel scratch, then two states.
+void fold(const AttentionJob& job, const Unit& unit, const State& total, const State& part) {
+  job.table->attend_merge(total.max, total.sum, total.acc, part.max, part.sum, part.acc,
+                          unit_rows(job, unit), static_cast<int32_t>(job.padded_dim));
+}
+
+// Scratch of a worker: rows, kernel scratch, then a state, then one for each head.
 void whole_unit(AttentionJob& job, const Unit& unit, int worker) {
   float* scratch = job.worker_scratch + worker * job.worker_floats;
-  State total = state_at(job, scratch + job.worker_floats - job.state_floats);
-  State part = state_at(job, scratch + job.worker_floats - 2 * job.state_floats);
-  const int32_t rows = unit_rows(job, unit);
-  run_split(job, unit, unit.first_split, scratch, total);
-  for (int32_t s = 1; s < unit.num_splits; ++s) {
-    run_split(job, unit, unit.first_split + s, scratch, part);
-    job.table->attend_merge(total.max, total.sum, total.acc, part.max, part.sum, part.acc, rows,
-                            static_cast<int32_t>(job.padded_dim));
+  float* totals = scratch + job.worker_floats - job.max_heads * job.state_floats;
+  const State part = state_at(job, totals - job.state_floats);
+  for (int32_t s = 0; s < unit.num_splits; ++s) {
+    for (int32_t h = 0; h < unit.num_heads; ++h) {
+      const State total = state_at(job, totals + h * job.state_floats);
+      run_piece(job, unit, {unit.first_split + s, h, s == 0}, scratch, s == 0 ? total : part);
+      if (s > 0) fold(job, unit, total, part);
+    }
   }
-  finish_unit(job, unit, total);
+  for (int32_t h = 0; h < unit.num_heads; ++h)
+    finish_head(job, unit, h, state_at(job, totals + h * job.state_floats));
 }
 
-void one_partial(AttentionJob& job, int64_t index, int worker) {
+void one_partial(AttentionJob& job, int64_t index, int64_t behind, int worker) {
   const Unit& unit = job.units[job.unit_of_partial[index]];
   float* scratch = job.worker_scratch + worker * job.worker_floats;
-  State state = state_at(job, job.partials + index * job.state_floats);
-  run_split(job, unit, unit.first_split + static_cast<int32_t>(index - unit.partial), scratch,
-            state);
+  const auto at = static_cast<int32_t>(index - unit.partial);
+  const Piece piece{unit.first_split + at / unit.num_heads, at % unit.num_heads,
+                    std::min<int64_t>(behind, at) < unit.num_heads};
+  run_piece(job, unit, piece, scratch, state_at(job, job.partials + index * job.state_floats));
 }
 
-void merge_unit(AttentionJob& job, const Unit& unit) {
-  State total = state_at(job, job.partials + unit.partial * job.state_floats);
-  for (int32_t s = 1; s < unit.num_splits; ++s) {
-    State part = state_at(job, job.partials + (unit.partial + s) * job.state_floats);
-    job.table->attend_merge(total.max, total.sum, total.acc, part.max, part.sum, part.acc,
-                            unit_rows(job, unit), static_cast<int32_t>(job.padded_dim));
-  }
-  finish_unit(job, unit, total);
+void merge_head(AttentionJob& job, const Unit& unit, int32_t head) {
+  if (head >= unit.num_heads) return;
+  float* first = job.partials + (unit.partial + head) * job.state_floats;
+  const State total = state_at(job, first);
+  for (int32_t s = 1; s < unit.num_splits; ++s)
+    fold(job, unit, total, state_at(job, first + s * unit.num_heads * job.state_floats));
+  finish_head(job, unit, head, total);
 }
 
 void attention_job(void* context, int worker) {
@@ -151,8 +179,15 @@ void attention_job(void* context, int worker) {
     job.run.run(job.num_units, [&](int64_t u) { whole_unit(job, job.units[u], worker); });
     return;
   }
-  job.run.run(job.num_partials, [&](int64_t p) { one_partial(job, p, worker); });
-  job.merge.run(job.num_units, [&](int64_t u) { merge_unit(job, job.units[u]); });
+  int64_t first = 0, next = -1;  // partials that this worker did one behind the other
+  job.stream.run(job.num_partials, worker, pool().threads(), [&](int64_t p) {
+    if (p != next) first = p;
+    next = p + 1;
+    one_partial(job, p, p - first, worker);
+  });
+  job.merge.run(job.num_units * job.max_heads, [&](int64_t i) {
+    merge_head(job, job.units[i / job.max_heads], static_cast<int32_t>(i % job.max_heads));
+  });
 }
 
 ft_status check(const ft_attention_args& a) {
@@ -178,33 +213,38 @@ ft_status check(const ft_attention_args& a) {
 }
 
 // Walks the units in order; writes them where `units` is given. Returns multiply-adds.
-int64_t plan_units(AttentionJob& job, int64_t queries_per_block, Unit* units, int32_t* owners) {
+int64_t plan_units(AttentionJob& job, Unit* units, int32_t* owners) {
   const ft_attention_args& a = *job.args;
+  const auto per_kv = static_cast<int32_t>(a.heads / a.kv_heads);
+  const int32_t block = std::max(1, static_cast<int32_t>(kBlockRows) / per_kv);
   int64_t work = 0;
-  job.num_units = job.num_partials = 0;
-  for (int64_t s = 0; s < a.sequences; ++s) {
+  job.num_units = job.num_partials = job.max_rows = job.max_heads = 0;
+  for (int32_t s = 0; s < a.sequences; ++s) {
     const int32_t queries = a.query_start[s + 1] - a.query_start[s];
-    for (int32_t first = 0; first < queries; first += static_cast<int32_t>(queries_per_block)) {
-      const int32_t count = std::min(queries - first, static_cast<int32_t>(queries_per_block));
+    for (int32_t first = 0; first < queries; first += block) {
+      const int32_t count = std::min(queries - first, block), rows = count * per_kv;
       const int32_t oldest = a.context_len[s] - queries + first;
       const int32_t end = oldest + count;
       const int64_t low = a.window > 0 ? std::max<int64_t>(0, int64_t{oldest} - a.window + 1) : 0;
       Unit unit{};
-      unit.sequence = static_cast<int32_t>(s);
+      unit.sequence = s;
+      unit.num_heads = rows <= kStreamedRows ? static_cast<int32_t>(a.kv_heads) : 1;
       unit.first_query = first;
       unit.num_queries = count;
       unit.first_split = static_cast<int32_t>(low / kSplitKeys);
       unit.num_splits = (end + kSplitKeys - 1) / kSplitKeys - unit.first_split;
-      for (int32_t g = 0; g < a.kv_heads; ++g) {
-        unit.kv_head = g;
+      job.max_rows = std::max<int64_t>(job.max_rows, rows);
+      job.max_heads = std::max<int64_t>(job.max_heads, unit.num_heads);
+      for (int32_t g = 0; g < a.kv_heads; g += unit.num_heads) {
+        unit.first_head = g;
         unit.partial = job.num_partials;
+        const int32_t partials = unit.num_splits * unit.num_heads;
         if (units) {
           units[job.num_units] = unit;
-          for (int32_t i = 0; i < unit.num_splits; ++i)
-            owners[unit.partial + i] = static_cast<int32_t>(job.num_units);
+          std::fill_n(owners + unit.partial, partials, static_cast<int32_t>(job.num_units));
         }
         ++job.num_units;
-        job.num_partials += unit.num_splits;
+        job.num_partials += partials;
       }
       work += int64_t{end - low} * count * a.heads * a.head_dim * 2;
     }
@@ -226,17 +266,14 @@ extern "C" ft_status ft_attention(const ft_attention_args* args) {
   job.args = args;
   job.table = &kernels();
   const int threads = pool().threads();
-  const int64_t per_kv = args->heads / args->kv_heads;
-  const int64_t queries_per_block = std::max<int64_t>(1, kBlockRows / per_kv);
-  job.max_rows = queries_per_block * per_kv;
+  const int64_t work = plan_units(job, nullptr, nullptr);
+  if (job.num_units == 0) return FT_OK;
   job.padded_dim = round_up(args->head_dim, 16);
   job.state_floats = 2 * round_up(job.max_rows, 16) + job.max_rows * job.padded_dim;
   job.state_floats = round_up(job.state_floats, 16);
   job.worker_floats = round_up(job.max_rows * 12, 64) / 4 +
                       round_up(attend_scratch_floats(job.max_rows, job.padded_dim), 16) +
-                      2 * job.state_floats;
-  const int64_t work = plan_units(job, queries_per_block, nullptr, nullptr);
-  if (job.num_units == 0) return FT_OK;
+                      (1 + job.max_heads) * job.state_floats;
   job.split_keys = threads > 1 && job.num_units < 4 * threads && job.num_partials > job.num_units;
   const int64_t unit_bytes = round_up(job.num_units * int64_t{sizeof(Unit)}, 64);
   const int64_t owner_bytes = round_up(job.num_partials * 4, 64);
@@ -249,7 +286,7 @@ extern "C" ft_status ft_attention(const ft_attention_args* args) {
   job.unit_of_partial = reinterpret_cast<int32_t*>(base + unit_bytes);
   job.worker_scratch = reinterpret_cast<float*>(base + unit_bytes + owner_bytes);
   job.partials = reinterpret_cast<float*>(base + unit_bytes + owner_bytes + scratch_bytes);
-  plan_units(job, queries_per_block, job.units, job.unit_of_partial);
+  plan_units(job, job.units, job.unit_of_partial);
   pool().run(attention_job, &job, work >= kParallelWork);
   return FT_OK;
 }

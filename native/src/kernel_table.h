@@ -81,9 +81,14 @@ struct AttendRun {
   int64_t head_offset;   // elements from page start to this KV head
   int32_t first_key;     // absolute, multiple of kSplitKeys
   int32_t end_key;       // absolute, exclusive; at most first_key + kSplitKeys
-  int32_t known_pages;   // entries of `pages` that may be read
   int32_t window;        // 0: none
   float scale;
+  // Reading ahead, where keys and values come from memory: while it works on its own split, each of
+  // `heads` runs asks for its share of the next.
+  bool is_cold;          // nobody asked for this split
+  int32_t pages_ahead;   // of the next split; 0: there is none, or reading takes no time
+  int32_t head, heads;   // this run's KV head among those that lie side by side
+  int64_t heads_offset;  // elements from page start to the first of them
   float* scratch;  // attend_scratch_floats(rows, padded_dim)
   float* max;      // [rows]
   float* sum;      // [rows]

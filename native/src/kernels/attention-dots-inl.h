@@ -10,14 +10,13 @@ namespace {
 
 constexpr int kPairDims = 32;   // head_dim is a multiple
 constexpr int kFewRows = 8;
-constexpr int kFewFloats = 512;  // rows x head_dim; beyond it registers run short
 constexpr int kValuePages = 4;  // interleaved at a time
 constexpr int kValuePairs = kValuePages * kPageTokens / 2;
 
 // What the scratch of a run holds. Interleaved values lie where transposed keys lay.
 struct PairScratch {
-  float* keys;        // [head_dim / 2][16] words
-  uint8_t* values;    // [head_dim / 16][kValuePairs][16] words
+  float* keys;        // [head_dim / 2][2 pages][16] words
+  uint8_t* values;    // [head_dim / 32][kValuePairs][2][16] words
   float* scores;      // [rows][kSplitKeys], later weights: as many bfloat16 at the start of a row
   uint16_t* queries;  // [rows][head_dim]
 };
@@ -32,60 +31,102 @@ FT_INLINE const uint16_t* page_of(const AttendRun* run, const void* pool, int in
   return (const uint16_t*)pool + (int64_t)run->pages[index] * run->page_stride + run->head_offset;
 }
 
-template <int M>
-FT_INLINE void score_pairs(const AttendRun* run, const PairScratch& at, int row, float* scores) {
-  VF s[M];
+// Scores of M rows against J pages.
+template <int M, int J>
+FT_INLINE void score_tile(const AttendRun* run, const PairScratch& at, int row, float* scores) {
+  VF s[M][J];
   const uint16_t* q[M];
   FT_UNROLL
   for (int m = 0; m < M; ++m) {
     q[m] = at.queries + (int64_t)(row + m) * run->head_dim;
-    s[m] = vf_set1(0.0f);
-  }
-  for (int d = 0; d < run->head_dim; d += 2) {
-    const VI keys = vi_load(at.keys + d / 2 * kPageTokens);
     FT_UNROLL
-    for (int m = 0; m < M; ++m) s[m] = vf_dot_at(keys, q[m] + d, s[m]);
+    for (int j = 0; j < J; ++j) s[m][j] = vf_set1(0.0f);
   }
+  const float* keys = at.keys;
+  for (int d = 0; d < run->head_dim; d += 2, keys += 2 * kPageTokens) {
+    VI k[J];
+    FT_UNROLL
+    for (int j = 0; j < J; ++j) k[j] = vi_load(keys + j * kPageTokens);
+    FT_UNROLL
+    for (int m = 0; m < M; ++m) {
+      FT_UNROLL
+      for (int j = 0; j < J; ++j) s[m][j] = vf_dot_at(k[j], q[m] + d, s[m][j]);
+    }
+  }
+  const VF scale = vf_set1(run->scale);
   FT_UNROLL
-  for (int m = 0; m < M; ++m)
-    vf_store(scores + (int64_t)(row + m) * kSplitKeys, vf_mul(s[m], vf_set1(run->scale)));
+  for (int m = 0; m < M; ++m) {
+    FT_UNROLL
+    for (int j = 0; j < J; ++j)
+      vf_store(scores + (int64_t)(row + m) * kSplitKeys + j * kPageTokens, vf_mul(s[m][j], scale));
+  }
+}
+
+// Scores of all rows against J pages from page p of the split on.
+template <int J>
+FT_INLINE void score_pages(const AttendRun* run, const PairScratch& at, int p, int num_pages) {
+  const int words = run->head_dim / 2, first_page = run->first_key / kPageTokens;
+  float* scores = at.scores + p * kPageTokens;
+  for (int j = 0; j < J; ++j) {
+    const char* ahead = page_ahead(run, p + j, num_pages, run->k_pool);
+    const float* page = (const float*)page_of(run, run->k_pool, first_page + p + j);
+    float* to = at.keys + j * kPageTokens;
+    for (int w = 0; w < words; w += 16) {
+      VF columns[16];
+      load_columns(page + w, words, columns);
+      ask_for(ahead, w * 64, 16 * 64);
+      FT_UNROLL
+      for (int i = 0; i < 16; ++i) vf_store(to + (w + i) * 2 * kPageTokens, columns[i]);
+    }
+  }
+  int row = 0;
+  for (; row + 8 <= run->rows; row += 8) score_tile<8, J>(run, at, row, scores);
+  for (; row + 4 <= run->rows; row += 4) score_tile<4, J>(run, at, row, scores);
+  for (; row < run->rows; ++row) score_tile<1, J>(run, at, row, scores);
 }
 
 template <int M>
-FT_INLINE void value_pairs(const AttendRun* run, const PairScratch& at, int row, int first_key,
-                           int pairs) {
-  const uint16_t* w[M];
-  FT_UNROLL
-  for (int m = 0; m < M; ++m)
-    w[m] = (const uint16_t*)(at.scores + (int64_t)(row + m) * kSplitKeys) + first_key;
+FT_INLINE void value_tile(const AttendRun* run, const PairScratch& at, int row, int first_key,
+                          int pairs) {
+  const uint16_t* w = (const uint16_t*)(at.scores + (int64_t)row * kSplitKeys) + first_key;
   const uint8_t* values = at.values;
   float* to = run->acc + (int64_t)row * run->padded_dim;
-  for (int d = 0; d < run->head_dim; d += kLanes, values += kValuePairs * 64) {
-    VF acc[M];
+  for (int d = 0; d < run->head_dim; d += kPairDims, to += kPairDims, values += kValuePairs * 128) {
+    VF acc[M][2];
     FT_UNROLL
-    for (int m = 0; m < M; ++m) acc[m] = vf_load(to + m * run->padded_dim + d);
+    for (int m = 0; m < M; ++m) {
+      acc[m][0] = vf_load(to + m * run->padded_dim);
+      acc[m][1] = vf_load(to + m * run->padded_dim + kLanes);
+    }
     for (int p = 0; p < pairs; ++p) {
-      const VI value = vi_load(values + p * 64);
+      const VI low = vi_load(values + p * 128), high = vi_load(values + p * 128 + 64);
       FT_UNROLL
-      for (int m = 0; m < M; ++m) acc[m] = vf_dot_at(value, w[m] + 2 * p, acc[m]);
+      for (int m = 0; m < M; ++m) {
+        const uint16_t* weight = w + m * 2 * kSplitKeys + 2 * p;
+        acc[m][0] = vf_dot_at(low, weight, acc[m][0]);
+        acc[m][1] = vf_dot_at(high, weight, acc[m][1]);
+      }
     }
     FT_UNROLL
-    for (int m = 0; m < M; ++m) vf_store(to + m * run->padded_dim + d, acc[m]);
+    for (int m = 0; m < M; ++m) {
+      vf_store(to + m * run->padded_dim, acc[m][0]);
+      vf_store(to + m * run->padded_dim + kLanes, acc[m][1]);
+    }
   }
 }
 
 // Values of `keys` keys from those of page `index`, pairs of keys one behind the other.
 FT_INLINE void interleave_values(const AttendRun* run, int index, int keys, uint8_t* to) {
   const VI nothing = vi_set1(0);
-  for (int key = 0; key < keys; key += 2) {
+  for (int key = 0; key < keys; key += 2, to += 128) {
     const uint16_t* first =
         page_of(run, run->v_pool, index + key / kPageTokens) + key % kPageTokens * run->head_dim;
-    uint8_t* pair = to + key / 2 * 64;
-    for (int d = 0; d < run->head_dim; d += kPairDims, pair += 2 * kValuePairs * 64) {
+    uint8_t* pair = to;
+    for (int d = 0; d < run->head_dim; d += kPairDims, pair += kValuePairs * 128) {
       const VI a = vi_load(first + d),
                b = key + 1 < keys ? vi_load(first + run->head_dim + d) : nothing;
       vi_store(pair, vi_interleave16<0>(a, b));
-      vi_store(pair + kValuePairs * 64, vi_interleave16<1>(a, b));
+      vi_store(pair + 64, vi_interleave16<1>(a, b));
     }
   }
 }
@@ -96,7 +137,7 @@ FT_INLINE void score_few(const AttendRun* run, const PairScratch& at, int skip, 
   const int words = run->head_dim / 2, first_page = run->first_key / kPageTokens;
   const VF scale = vf_set1(run->scale);
   for (int p = skip; p < num_pages; ++p) {
-    prefetch_step(run, p - skip, skip, num_pages);
+    const char* ahead = page_ahead(run, p, num_pages, run->k_pool);
     const float* page = (const float*)page_of(run, run->k_pool, first_page + p);
     VF s[M];
     FT_UNROLL
@@ -107,6 +148,7 @@ FT_INLINE void score_few(const AttendRun* run, const PairScratch& at, int skip, 
       const uint16_t* q = at.queries + 2 * w;
       FT_UNROLL
       for (int i = 0; i < 16; ++i) {
+        ask_for(ahead, (w + i) * 64, 64);
         FT_UNROLL
         for (int m = 0; m < M; ++m)
           s[m] = vf_dot_at(vf_as_i(keys[i]), q + m * run->head_dim + 2 * i, s[m]);
@@ -136,9 +178,11 @@ FT_INLINE void add_pair(const uint16_t* first, const uint16_t* second, const flo
   }
 }
 
-// Values of all rows, M of them, for some pages from p on; 32 D dimensions from d on.
+// Values of all rows, M of them, for some pages from p on; 32 D dimensions from d on. ahead: of each
+// page, see page_ahead.
 template <int M, int D>
-FT_INLINE void value_few(const AttendRun* run, const PairScratch& at, int p, int end, int d) {
+FT_INLINE void value_few(const AttendRun* run, const PairScratch& at, int p, int end, int d,
+                         const char* const* ahead) {
   const int first_page = run->first_key / kPageTokens, all = run->end_key - run->first_key;
   float* to = run->acc + d;
   VF acc[M][2 * D];
@@ -151,8 +195,11 @@ FT_INLINE void value_few(const AttendRun* run, const PairScratch& at, int p, int
     const uint16_t* page = page_of(run, run->v_pool, first_page + p) + d;
     const int left = all - p * kPageTokens, keys = left < kPageTokens ? left : kPageTokens;
     const float* weights = at.scores + p * kPageTokens / 2;
-    for (int key = 0; key < keys; key += 2, page += 2 * run->head_dim)
+    const char* lines = *ahead++;
+    for (int key = 0; key < keys; key += 2, page += 2 * run->head_dim) {
+      ask_for(lines, (d / kPairDims * kPageTokens + key * D) * 64, 2 * D * 64);
       add_pair<M, D>(page, key + 1 < keys ? page + run->head_dim : nullptr, weights + key / 2, acc);
+    }
   }
   FT_UNROLL
   for (int m = 0; m < M; ++m) {
@@ -161,15 +208,27 @@ FT_INLINE void value_few(const AttendRun* run, const PairScratch& at, int p, int
   }
 }
 
-// Weights become bfloat16, in place, and their sum that of what they became. n: multiple of 16.
-FT_INLINE void round_weights(const AttendRun* run, int row, float* s, int n) {
+// Scores become weights as bfloat16, in place, and their sum that of what they became. n: multiple
+// of 16.
+FT_INLINE void weigh_row(const AttendRun* run, int row, float* s, int n) {
+  constexpr float kLog2E = 1.44269504f;
+  const int all = (int)round_up(n, kPairDims);
   uint16_t* to = (uint16_t*)s;
-  for (int i = n; i < (int)round_up(n, kPairDims); ++i) s[i] = 0.0f;
+  const float max = mask_row(run, row, s, all);
+  if (max == kMinusInf) {
+    run->sum[row] = 0.0f;
+    memset(to, 0, sizeof(uint16_t) * (size_t)all);
+    return;
+  }
+  const VF factor = vf_set1(kLog2E), base = vf_set1(-max * kLog2E);
+  const VI ones = vi_set1(0x3f803f80);
   VF sum = vf_set1(0.0f);
-  for (int i = 0; i < n; i += kPairDims) {
-    vi_store_halves(to + i, s + i);
-    sum = vf_add(sum, vf_load_bf16(to + i));
-    sum = vf_add(sum, vf_load_bf16(to + i + kLanes));
+  for (int i = 0; i < all; i += kPairDims) {
+    const VF a = vf_exp2_short(vf_fma(vf_load(s + i), factor, base));
+    const VF b = vf_exp2_short(vf_fma(vf_load(s + i + kLanes), factor, base));
+    const VI pairs = vi_halves(a, b);
+    vi_store(to + i, pairs);
+    sum = vf_dot(pairs, ones, sum);
   }
   run->sum[row] = vf_sum(sum);
 }
@@ -186,8 +245,7 @@ FT_INLINE void scores_to_weights(const AttendRun* run, const PairScratch& at, in
   for (int row = 0; row < run->rows; ++row) {
     float* s = at.scores + (int64_t)row * kSplitKeys;
     for (int i = 0; i < skip * kPageTokens; ++i) s[i] = kMinusInf;
-    softmax_row(run, row, s, n);
-    round_weights(run, row, s, n);
+    weigh_row(run, row, s, n);
   }
 }
 
@@ -200,16 +258,16 @@ void attend_few(const AttendRun* run) {
   scores_to_weights(run, at, skip, num_pages);
   memset(run->acc, 0, sizeof(float) * (size_t)M * (size_t)run->padded_dim);
   constexpr int D = M > 4 ? 1 : 2;
-  const int page_bytes = kPageTokens * run->head_dim * 2;  // what lies in the cache for every block
-  const int group = page_bytes < kBytesAhead ? kBytesAhead / page_bytes : 1;
+  const int bytes = page_bytes(run);  // what lies in the first cache for every value_few
+  const int group = bytes < kBytesAhead ? kBytesAhead / bytes : 1;
   for (int p = skip; p < num_pages; p += group) {
     const int end = p + group < num_pages ? p + group : num_pages;
-    for (int i = p; i < end; ++i)
-      prefetch_step(run, num_pages - skip + i - skip, skip, num_pages);
+    const char* ahead[kBytesAhead / (kPageTokens * kPairDims * 2)];
+    for (int i = p; i < end; ++i) ahead[i - p] = page_ahead(run, i, num_pages, run->v_pool);
     int d = 0;
     for (; d + D * kPairDims <= run->head_dim; d += D * kPairDims)
-      value_few<M, D>(run, at, p, end, d);
-    for (; d < run->head_dim; d += kPairDims) value_few<M, 1>(run, at, p, end, d);
+      value_few<M, D>(run, at, p, end, d, ahead);
+    for (; d < run->head_dim; d += kPairDims) value_few<M, 1>(run, at, p, end, d, ahead);
   }
 }
 
@@ -217,32 +275,26 @@ void attend_pairs(const AttendRun* run) {
   using Few = void (*)(const AttendRun*);
   static constexpr Few few[kFewRows] = {attend_few<1>, attend_few<2>, attend_few<3>, attend_few<4>,
                                         attend_few<5>, attend_few<6>, attend_few<7>, attend_few<8>};
-  if (run->rows <= kFewRows && run->rows * run->head_dim <= kFewFloats)
-    return few[run->rows - 1](run);
-  const int words = run->head_dim / 2;
+  if (run->rows <= kFewRows) return few[run->rows - 1](run);
   const PairScratch at = pair_scratch(run);
   const int first_page = run->first_key / kPageTokens, skip = pages_to_skip(run);
   const int num_pages = pages_of(run);
   round_queries(run, at);
-  for (int p = skip; p < num_pages; ++p) {
-    const float* page = (const float*)page_of(run, run->k_pool, first_page + p);
-    for (int w = 0; w < words; w += 16) transpose16(page + w, words, at.keys + w * kPageTokens);
-    float* to = at.scores + p * kPageTokens;
-    int row = 0;
-    for (; row + 8 <= run->rows; row += 8) score_pairs<8>(run, at, row, to);
-    for (; row + 4 <= run->rows; row += 4) score_pairs<4>(run, at, row, to);
-    for (; row < run->rows; ++row) score_pairs<1>(run, at, row, to);
-  }
+  int p = skip;
+  for (; p + 2 <= num_pages; p += 2) score_pages<2>(run, at, p, num_pages);
+  if (p < num_pages) score_pages<1>(run, at, p, num_pages);
   scores_to_weights(run, at, skip, num_pages);
   memset(run->acc, 0, sizeof(float) * (size_t)run->rows * (size_t)run->padded_dim);
-  for (int p = skip; p < num_pages; p += kValuePages) {
+  for (p = skip; p < num_pages; p += kValuePages) {
+    for (int i = p; i < p + kValuePages && i < num_pages; ++i)
+      ask_for(page_ahead(run, i, num_pages, run->v_pool), 0, page_bytes(run));
     const int first = p * kPageTokens, left = run->end_key - run->first_key - first;
     const int keys = left < 2 * kValuePairs ? left : 2 * kValuePairs, pairs = (keys + 1) / 2;
     interleave_values(run, first_page + p, keys, at.values);
     int row = 0;
-    for (; row + 8 <= run->rows; row += 8) value_pairs<8>(run, at, row, first, pairs);
-    for (; row + 4 <= run->rows; row += 4) value_pairs<4>(run, at, row, first, pairs);
-    for (; row < run->rows; ++row) value_pairs<1>(run, at, row, first, pairs);
+    for (; row + 8 <= run->rows; row += 8) value_tile<8>(run, at, row, first, pairs);
+    for (; row + 4 <= run->rows; row += 4) value_tile<4>(run, at, row, first, pairs);
+    for (; row < run->rows; ++row) value_tile<1>(run, at, row, first, pairs);
   }
 }
 

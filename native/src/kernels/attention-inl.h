@@ -56,18 +56,38 @@ FT_INLINE const float* page_rows(const AttendRun* run, const void* pool, const u
 
 constexpr int kBytesAhead = 8192;
 
-// Asks for what a run reads some pages after step `step`: keys of pages, then their values, then the
-// next run's keys. Pages lie anywhere, and each is too short for the hardware to follow.
-FT_INLINE void prefetch_step(const AttendRun* run, int step, int skip, int num_pages) {
-  const int width = run->pool_format == kF32 ? 4 : run->pool_format == kBf16 ? 2 : 1;
-  const int bytes = kPageTokens * run->head_dim * width;
-  const int used = num_pages - skip, ahead = step + (bytes < kBytesAhead ? kBytesAhead / bytes : 1);
-  const int turn = ahead / used, page = turn == 2 ? num_pages : skip;
-  const int64_t index = (int64_t)run->first_key / kPageTokens + page + ahead % used;
-  if (index >= run->known_pages) return;
-  const int64_t at = (int64_t)run->pages[index] * run->page_stride + run->head_offset;
-  const char* from = (const char*)(turn == 1 ? run->v_pool : run->k_pool) + at * width;
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+FT_INLINE int number_bytes(const AttendRun* run) {
+  return run->pool_format == kF32 ? 4 : run->pool_format == kBf16 ? 2 : 1;
+}
+
+FT_INLINE int page_bytes(const AttendRun* run) {
+  return kPageTokens * run->head_dim * number_bytes(run);
+}
+
+// Page p is about to be read, of keys or of values. What nobody asked for before is asked for some
+// pages ahead. Returns the page's worth of the next split that is this run's to ask for meanwhile, a
+// line now and then, since many at once would hold up the core; null where there is none. The runs of
+// a split ask for all heads' pages in the order in which they lie, which the hardware follows too.
+FT_INLINE const char* page_ahead(const AttendRun* run, int p, int num_pages, const void* pool) {
+  const int64_t width = number_bytes(run);
+  const int32_t* pages = run->pages + run->first_key / kPageTokens;
+  const int bytes = page_bytes(run), later = p + (bytes < kBytesAhead ? kBytesAhead / bytes : 1);
+  if (run->is_cold && later < num_pages) {
+    const char* from =
+        (const char*)pool + (pages[later] * run->page_stride + run->head_offset) * width;
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + i);
+  }
+  const int piece = run->head * num_pages + p;
+  if (piece >= run->pages_ahead * run->heads) return nullptr;
+  const int64_t page = pages[kSplitKeys / kPageTokens + piece / run->heads];
+  const int64_t head = (int64_t)kPageTokens * run->head_dim * (piece % run->heads);
+  return (const char*)pool + (page * run->page_stride + run->heads_offset + head) * width;
+}
+
+// Into the second cache: the first is too small for a split.
+FT_INLINE void ask_for(const char* ahead, int first, int bytes) {
+  if (ahead == nullptr) return;
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(ahead + first + i, 0, 2);
 }
 
 template <int M>
@@ -131,8 +151,9 @@ FT_INLINE void value_rows(const AttendRun* run, int row, const float* v, int64_t
   }
 }
 
-// Masks one row of scores, turns it into weights relative to its maximum. n is a multiple of 16.
-FT_INLINE void softmax_row(const AttendRun* run, int row, float* s, int n) {
+// Masks one row of scores and gives its maximum, minus infinity where no key is left. n is a multiple
+// of 16.
+FT_INLINE float mask_row(const AttendRun* run, int row, float* s, int n) {
   const int64_t position = run->position[row];
   int64_t low = run->window > 0 ? position - run->window + 1 - run->first_key : 0;
   int64_t high = position + 1 - run->first_key;
@@ -142,8 +163,12 @@ FT_INLINE void softmax_row(const AttendRun* run, int row, float* s, int n) {
   for (int64_t i = high; i < n; ++i) s[i] = kMinusInf;
   VF top = vf_set1(kMinusInf);
   for (int i = 0; i < n; i += kLanes) top = vf_max(top, vf_load(s + i));
-  const float max = vf_top(top);
-  run->max[row] = max;
+  return run->max[row] = vf_top(top);
+}
+
+// Turns a row of scores into weights relative to its maximum.
+FT_INLINE void softmax_row(const AttendRun* run, int row, float* s, int n) {
+  const float max = mask_row(run, row, s, n);
   if (max == kMinusInf) {
     run->sum[row] = 0.0f;
     for (int i = 0; i < n; ++i) s[i] = 0.0f;
@@ -183,7 +208,7 @@ void attend_floats(const AttendRun* run) {
   const int num_pages = pages_of(run), skip = pages_to_skip(run);
   for (int p = skip; p < num_pages; ++p) {
     int64_t stride;
-    prefetch_step(run, p - skip, skip, num_pages);
+    ask_for(page_ahead(run, p, num_pages, run->k_pool), 0, page_bytes(run));
     const float* k = page_rows(run, run->k_pool, run->k_scales, run->pages[first_page + p],
                                kPageTokens, rows_buffer, &stride);
     for (int d = 0; d < padded; d += 16) transpose16(k + d, stride, kt + d * kPageTokens);
@@ -200,7 +225,7 @@ void attend_floats(const AttendRun* run) {
   }
   memset(run->acc, 0, sizeof(float) * (size_t)run->rows * (size_t)padded);
   for (int p = skip; p < num_pages; ++p) {
-    prefetch_step(run, num_pages - skip + p - skip, skip, num_pages);
+    ask_for(page_ahead(run, p, num_pages, run->v_pool), 0, page_bytes(run));
     int left = run->end_key - run->first_key - p * kPageTokens;
     int keys = left < kPageTokens ? left : kPageTokens;
     int64_t stride;

@@ -62,6 +62,17 @@ def test_large_scores_do_not_overflow(native: NativeKernels) -> None:
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_is_not_a_number_stays_so(native: NativeKernels, dtype: torch.dtype) -> None:
+    heads = HeadLayout(2, 1, 32)
+    paged = make_paged(heads, [(1, 40), (1, 300)], dtype)
+    qkv = torch.randn(2, heads.qkv_cols)
+    qkv[1, :32] = float("nan")
+    got = run(native.attention, qkv, heads, paged, 0, None)
+    assert got[1, :32].isnan().all()
+    assert got[0].isfinite().all() and got[1, 32:].isfinite().all()
+
+
 def test_pages_out_of_range_are_errors(native: NativeKernels) -> None:
     heads = HeadLayout(2, 1, 16)
     paged = make_paged(heads, [(2, 40)])
