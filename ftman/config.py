@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import ipaddress
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -46,6 +49,13 @@ FALL_BACKS = {
 KV_CACHE_TYPES = ("auto", "bf16", "f16", "f32", "q8_0")
 SECRET_KEYS = frozenset(("api_key",))
 _OTHER_VARIABLES = ("FT_HOME", "FT_CONFIG", "FT_EDITOR", "FT_FAULTS", "FT_CHILD_FAULTS")
+MAX_PARALLEL = 1024
+MAX_THREADS = 1024
+"""As engines have it."""
+_MAX_INT = 10**18
+_MAX_DURATION_S = 9e9
+"""Ollama's too: 2^63 nanoseconds."""
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _SCHEME_PORTS = {"http": 80, "https": 443}
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -142,6 +152,12 @@ class EngineSettings:
             raise _bad("park_disk_bytes", str(self.park_disk_bytes), "set together with park_disk")
         if self.activations == "int8" and self.compute == "float32":
             raise _bad("activations", "int8", "auto where compute is float32")
+        if self.device == "cpu" and self.strategy not in ("", "cpu"):
+            rule = "cpu where device is cpu: it has no memory of its own to bring experts to"
+            raise _bad("strategy", self.strategy, rule)
+        if self.expert_slots and "cpu" in (self.device, self.strategy):
+            rule = "left out where device or strategy is cpu: no expert is kept on a device then"
+            raise _bad("expert_slots", str(self.expert_slots), rule)
 
 
 @dataclass(frozen=True)
@@ -268,7 +284,7 @@ def config_file(environ: Mapping[str, str] | None = None) -> Path:
     """The settings file that counts, whether it exists or not."""
     env = os.environ if environ is None else environ
     named = env.get("FT_CONFIG", "")
-    return Path(named) if named else _home(env) / "config.toml"
+    return _whole(named, "FT_CONFIG") if named else _home(env) / "config.toml"
 
 
 def _fall_back(
@@ -359,7 +375,7 @@ def _whole(text: str, what: str) -> Path:
     """
     with contextlib.suppress(RuntimeError):  # ~name of a user that there is not
         path = Path(text).expanduser()
-        if path.is_absolute():
+        if path.is_absolute() and "\0" not in text:
             return path
     raise UsageError(
         f"{what} = {text!r} is not valid: it must be a whole path",
@@ -372,7 +388,7 @@ def _read_file(path: Path, env: Mapping[str, str]) -> dict[str, Any]:
     named = env.get("FT_CONFIG", "")
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: see folders.py
         if named:
             raise UsageError(f"FT_CONFIG names {path}, which does not exist") from None
         return {}
@@ -394,13 +410,22 @@ def _bad(key: str, value: str, rule: str) -> UsageError:
 
 
 def _int(key: str, value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise _bad(key, value, "a whole number") from None
-    if number < 0:
-        raise _bad(key, value, "0 or more")
-    return number
+    return _between(0, _MAX_INT)(key, value)
+
+
+def _between(least: int, most: int) -> Callable[[str, str], int]:
+    def check(key: str, value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise _bad(key, value, "a whole number") from None
+        if number < least:
+            raise _bad(key, value, f"{least} or more")
+        if number > most:
+            raise _bad(key, value, f"at most {most}")
+        return number
+
+    return check
 
 
 def _share(key: str, value: str) -> float:
@@ -432,6 +457,15 @@ def _duration(key: str, value: str) -> float:
             seconds = math.nan
     if not math.isfinite(seconds):
         raise _bad(key, value, "seconds, or a duration such as 5m or 1h30m")
+    if abs(seconds) > _MAX_DURATION_S:
+        raise _bad(key, value, "less than 285 years; negative means for ever")
+    return seconds
+
+
+def _time_limit(key: str, value: str) -> float:
+    seconds = _duration(key, value)
+    if seconds <= 0:
+        raise _bad(key, value, "more than 0 seconds")
     return seconds
 
 
@@ -449,7 +483,38 @@ def _list(key: str, value: str) -> tuple[str, ...]:
 
 
 def _path(key: str, value: str) -> Path:
-    return Path(value).expanduser().absolute()
+    with contextlib.suppress(RuntimeError):  # ~name of a user that there is not
+        path = Path(value).expanduser().absolute()
+        if "\0" not in value:
+            return path
+    raise _bad(key, value, "the path of a file")
+
+
+def _places(key: str, value: str) -> tuple[str, ...]:
+    """Folders and web addresses; what is behind an address is asked later."""
+    places = []
+    for place in _list(key, value):
+        if "://" not in place:
+            places.append(str(_folder(key, place)))
+            continue
+        with contextlib.suppress(ValueError):
+            if urlsplit(place).hostname and urlsplit(place).scheme in ("http", "https"):
+                places.append(place)
+                continue
+        raise _bad(key, place, "folders and https:// addresses, by commas")
+    return tuple(places)
+
+
+def _secret(key: str, value: str) -> str:
+    if not value.isascii() or not value.isprintable() or value != value.strip():
+        raise _bad(key, "...", "printable ASCII without blanks around it")
+    return value
+
+
+def _word(key: str, value: str) -> str:
+    if not _LABEL.fullmatch(value):
+        raise _bad(key, value[:60], "one word")
+    return value
 
 
 def _folder(key: str, value: str) -> Path:
@@ -466,15 +531,29 @@ def _address(key: str, value: str) -> tuple[str, str, int]:
     else:
         scheme, text = "http", text.rstrip("/")
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
-        port = port.removeprefix(":")
+        host, closed, port = text[1:].partition("]")
+        port = port.removeprefix(":") if closed else "?"
     elif text.count(":") > 1:
         host, port = text, ""
     else:
         host, _, port = text.partition(":")
-    if port and not port.isdigit():
-        raise _bad(key, value, "HOST, HOST:PORT or :PORT")
-    return scheme, host or "127.0.0.1", int(port) if port else otherwise
+    if (port and not (port.isdecimal() and port.isascii())) or (host and not is_host(host)):
+        raise _bad(key, value[:100], "HOST, HOST:PORT or :PORT")
+    return scheme, host or "127.0.0.1", int(port[:6]) if port else otherwise
+
+
+def is_host(text: str) -> bool:
+    """Whether a text can be the name or address of a machine."""
+    if ":" in text:
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(text))
+        return False
+    try:
+        name = text if text.isascii() else text.encode("idna").decode()
+    except UnicodeError:
+        return False
+    labels = name.removesuffix(".").split(".")
+    return len(name) < 254 and all(_LABEL.fullmatch(label) for label in labels)
 
 
 _KEYS: dict[str, Callable[[str, str], Any]] = {
@@ -484,11 +563,11 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "max_queue": _int,
     "max_loaded_models": _int,
     "origins": _list,
-    "registry": _list,
+    "registry": _places,
     "reserve_bytes": _int,
     "debug": _bool,
     "hosts": _list,
-    "api_key": lambda key, value: value,
+    "api_key": _secret,
     "tls_cert": _path,
     "tls_key": _path,
     "nohistory": _bool,
@@ -504,11 +583,11 @@ _KEYS: dict[str, Callable[[str, str], Any]] = {
     "kv_cache_type": _choice(*KV_CACHE_TYPES),
     "compute": _choice("bfloat16", "float32"),
     "activations": _choice("auto", "int8"),
-    "threads": _int,
-    "cpu_target": lambda key, value: value,
-    "num_parallel": _int,
+    "threads": _between(0, MAX_THREADS),
+    "cpu_target": _word,
+    "num_parallel": _between(1, MAX_PARALLEL),
     "context_length": _int,
-    "load_timeout_s": _duration,
+    "load_timeout_s": _time_limit,
     "adopt": _bool,
     "prepare_engine": _choice("auto", "off"),
 }

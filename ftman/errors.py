@@ -130,6 +130,12 @@ class EngineDiedError(FtmanError):
 def failure_of(error: Exception) -> FtmanError | None:
     """What a refusal by the system means to people; None: a fault of ours."""
     number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # pathlib's, of a ~
+        return UsageError(
+            "a path begins with ~ where no home folder is known: there is no such user, or HOME "
+            "is not set",
+            hint="Write the whole path.",
+        )
     no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
     if isinstance(error, MemoryError) or no_thread or number in _USED_UP:
         what = "memory" if isinstance(error, MemoryError) else _strerror(error)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ftman.child_answer import answer_of
+from ftman.config import engine_environment
 from ftman.errors import UsageError
 from ftman.supervisor import hardware
 
@@ -84,7 +86,7 @@ async def forecast_of(
 
     Raises: UsageError where this machine has not been measured.
     """
-    _check_question(device, context_tokens)
+    check_question(device, context_tokens)
     if device:
         return await ask(model, device, context_tokens)
     if profile is None:
@@ -108,9 +110,33 @@ async def memory_here(
     return answer
 
 
-def _check_question(device: str, context_tokens: int | None) -> None:
+def check_question(device: str, context_tokens: int | None) -> None:
+    """Refuse what no model could be forecast for, before anything is read or fetched.
+
+    Raises: UsageError.
+    """
     if context_tokens is not None and context_tokens < 1:
         raise UsageError(f"context must be 1 or more, got {context_tokens}")
     # Over HTTP only names are taken: a path would have this process read files for a client.
     if device and not _NAME.fullmatch(device):
         raise UsageError(f"device {device!r} is not the name of a profile")
+
+
+def check_device(device: str, command: Sequence[str] = COMMAND) -> None:
+    """Refuse a profile that the engine has not. Takes a child process: some tenths of a second.
+
+    Raises: UsageError naming those it has.
+    """
+    done = subprocess.run(
+        [*command, "--list"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=engine_environment(),
+        check=False,
+    )
+    names = done.stdout.split()
+    if done.returncode == 0 and device not in names:  # else the forecast itself says what is wrong
+        raise UsageError(
+            f"there is no device profile {device!r}", hint=f"There are: {', '.join(names)}"
+        )

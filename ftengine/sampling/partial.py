@@ -1,7 +1,8 @@
 """Choosing from the best few logits of each row, where a device keeps the rows.
 
-Most requests need no more: greedy ones, and those with a top_k. For penalties, constraints and
-filters over the whole vocabulary the rows themselves are fetched. What is chosen is the same.
+Most requests need no more: greedy ones, and those with a top_k; suppressed tokens are passed over.
+For penalties, constraints and filters over the whole vocabulary the rows themselves are fetched.
+What is chosen is the same.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 
 from ftengine.protocol import TokenLogprob
 from ftengine.sampling.filters import Candidates
-from ftengine.sampling.penalties import changes_logits
-from ftengine.sampling.sampler import Choice, Draw, drawn, is_plain, narrowed, sample
+from ftengine.sampling.penalties import never, reorders
+from ftengine.sampling.sampler import Choice, Draw, drawn, narrowed, sample
 
 
 @dataclass(frozen=True)
@@ -63,14 +64,12 @@ def _from_best(logits: PartialLogits, row: int, draw: Draw) -> Choice | None:
     kept = ids.shape[0]
     if np.isnan(values[0]) or (draw.logprobs or 0) > kept:
         return None
-    if is_plain(draw):
-        token = int(ids[0])
-    elif draw.allowed is None and _is_top_k(draw, kept):
-        few = draw.sampling.top_k
-        best = Candidates(ids[:few].astype(np.int64), values[:few])
-        token = drawn(narrowed(best, draw.sampling), draw)
-    else:
+    best = _best(logits, row, draw)
+    if best is None:
         return None
+    token = int(best.ids[0])
+    if draw.sampling.temperature > 0:
+        token = drawn(narrowed(best, draw.sampling), draw)
     if draw.logprobs is None:
         return Choice(token)
     chances = (values - logits.log_sums[row]).tolist()
@@ -79,6 +78,16 @@ def _from_best(logits: PartialLogits, row: int, draw: Draw) -> Choice | None:
     return Choice(token, TokenLogprob(token, chance, tops[: draw.logprobs]))
 
 
-def _is_top_k(draw: Draw, kept: int) -> bool:
+def _best(logits: PartialLogits, row: int, draw: Draw) -> Candidates | None:
+    """All that is in the race after top_k, greedy being a top_k of 1; None where more may be."""
     sampling = draw.sampling
-    return sampling.temperature > 0 and 0 < sampling.top_k <= kept and not changes_logits(sampling)
+    wanted = sampling.top_k if sampling.temperature > 0 else 1
+    if draw.allowed is not None or wanted == 0 or reorders(sampling):
+        return None
+    ids, values = logits.ids[row], logits.values[row]
+    if sampling.suppress_tokens:
+        spared = ~np.isin(ids, never(sampling.suppress_tokens))
+        ids, values = ids[spared], values[spared]
+    if wanted > ids.shape[0]:
+        return None
+    return Candidates(ids[:wanted].astype(np.int64), values[:wanted])

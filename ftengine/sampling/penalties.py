@@ -7,12 +7,13 @@ occurrence and presence_penalty once. Semantics as in llama.cpp and Ollama.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 
 from ftengine.protocol import Sampling
-from ftengine.sampling.filters import Floats
+from ftengine.sampling.filters import Floats, Ids
 
 _NEVER = np.float32(-1e30)
 """No probability is left of it, but filters can still compute with it; a constraint may leave no
@@ -21,7 +22,20 @@ other token."""
 
 def changes_logits(sampling: Sampling) -> bool:
     """Whether `adjust` would do anything."""
-    return bool(sampling.logit_bias or sampling.suppress_tokens) or _penalises(sampling)
+    return bool(sampling.suppress_tokens) or reorders(sampling)
+
+
+def reorders(sampling: Sampling) -> bool:
+    """Whether logits change in ways that only whole rows can tell."""
+    return bool(sampling.logit_bias) or _penalises(sampling)
+
+
+@functools.lru_cache(maxsize=64)
+def never(token_ids: tuple[int, ...]) -> Ids:
+    """`suppress_tokens` as an array: asked for with each token, the same for a whole request."""
+    found: Ids = np.asarray(token_ids, dtype=np.int64)
+    found.flags.writeable = False
+    return found
 
 
 def adjust(logits: Floats, sampling: Sampling, tokens: Sequence[int]) -> None:
@@ -34,8 +48,8 @@ def adjust(logits: Floats, sampling: Sampling, tokens: Sequence[int]) -> None:
     if _penalises(sampling):
         _penalise(logits, sampling, tokens)
     if sampling.suppress_tokens:
-        never = np.asarray(sampling.suppress_tokens, dtype=np.int64)
-        logits[never[never < logits.shape[0]]] = _NEVER
+        ids = never(sampling.suppress_tokens)
+        logits[ids[ids < logits.shape[0]]] = _NEVER
 
 
 def _penalise(logits: Floats, sampling: Sampling, tokens: Sequence[int]) -> None:

@@ -40,11 +40,15 @@ class ManifestFolder:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._cache: dict[Path, Installed] = {}
+        self._cache: dict[str, Installed] = {}
 
     def path(self, name: ModelName) -> Path:
         """The manifest file of a name."""
         return self.folder.joinpath(*name.path_parts)
+
+    def _text(self, name: ModelName) -> str:
+        """The same as text: a listing of thousands has no time for Paths."""
+        return "/".join((str(self.folder), *name.path_parts))
 
     def names(self) -> list[ModelName]:
         """Every installed name, sorted; files that are no names are passed over."""
@@ -52,14 +56,14 @@ class ManifestFolder:
 
     def read(self, name: ModelName) -> Installed:
         """Read one manifest.   Raises: FileNotFoundError, IntegrityError (unreadable)."""
-        path = self.path(name)
+        path = self._text(name)
         try:
-            stat = path.stat()
+            stat = os.stat(path)  # noqa: PTH116 - as in _listing
             signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
             known = self._cache.get(path)
             if known is not None and known.signature == signature and known.name == name:
                 return known
-            data = files.read_bytes(path, limit=MANIFEST_LIMIT_BYTES)
+            data = files.read_bytes(Path(path), limit=MANIFEST_LIMIT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(name.short) from None
         except OSError as error:
@@ -119,7 +123,7 @@ class ManifestFolder:
         path = self.path(name)
         files.unlink(path)
         files.sync_dir(path.parent)
-        self._cache.pop(path, None)
+        self._cache.pop(self._text(name), None)
         faults.hit("delete.after_manifest")
         files.remove_empty_parents(path.parent, self.folder)
 
@@ -135,17 +139,18 @@ class ManifestFolder:
         return freed
 
     def _walk(self) -> Iterator[ModelName]:
-        for host in _listing(self.folder):
-            for namespace in _listing(self.folder / host):
-                for model in _listing(self.folder / host / namespace):
-                    for tag in _listing(self.folder / host / namespace / model):
+        root = str(self.folder)
+        for host in _listing(root):
+            for namespace in _listing(f"{root}/{host}"):
+                for model in _listing(f"{root}/{host}/{namespace}"):
+                    for tag in _listing(f"{root}/{host}/{namespace}/{model}"):
                         if is_valid_name(f"{host}/{namespace}/{model}:{tag}"):
                             yield ModelName(model, tag, namespace, host, tagged=True)
                         elif not tag.endswith(".tmp"):
                             log.warning("not a manifest name: %s", printable(tag))
 
 
-def _listing(folder: Path) -> list[str]:
+def _listing(folder: Path | str) -> list[str]:
     try:
         return os.listdir(folder)  # noqa: PTH208 - names only, ten thousand times
     except OSError:

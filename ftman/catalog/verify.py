@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +75,8 @@ class SizeChecker:
         if index.problem:
             return index.problem
         for item in index.files:
-            problem = _size_problem(item.name, _size_of(folder / item.name), item.size)
+            size = _size_of(f"{folder}{os.sep}{item.name}")  # a listing asks thousands of times
+            problem = _size_problem(item.name, size, item.size)
             if problem:
                 return problem
         found = sum(item.size for item in index.files) + (_size_of(folder / INDEX_NAME) or 0)
@@ -83,10 +86,10 @@ class SizeChecker:
 
     def _index(self, folder: Path, ftw_id: str) -> FolderIndex:
         try:
-            stat = (folder / INDEX_NAME).stat()
+            found = (folder / INDEX_NAME).stat()
         except OSError:
             return FolderIndex(problem=f"{INDEX_NAME} of the weights is missing")
-        signature = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        signature = (found.st_mtime_ns, found.st_size, found.st_ino)
         known = self._indexes.get(folder)
         if known is None or known[0] != signature:
             known = self._indexes[folder] = (signature, read_index(folder, ftw_id))
@@ -190,11 +193,12 @@ def _is_plain(name: str) -> bool:
     return bool(name) and not set(name) & set("/\\:\0") and name not in (".", "..")
 
 
-def _size_of(path: Path) -> int | None:
+def _size_of(path: Path | str) -> int | None:
     try:
-        return path.stat().st_size if path.is_file() else None
+        found = os.stat(path)  # noqa: PTH116 - a Path would take longer to make than to ask
     except OSError:
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _size_problem(what: str, size: int | None, expected: int) -> str:

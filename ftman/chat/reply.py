@@ -23,7 +23,8 @@ class ReplyRules:
 
     tools: what may be called; None = text is never a call. inside_thinking: the prompt ended with
     the mark that opens reasoning. shows_thinking: else reasoning is told apart and left out.
-    one_call: the reply ends with its first call.
+    one_call: the reply ends with its first call. must_call: it holds nothing but calls, so that the
+    beginning of one at its end is no text.
     """
 
     format: ChatFormat = plain.FORMAT
@@ -31,6 +32,7 @@ class ReplyRules:
     inside_thinking: bool = False
     shows_thinking: bool = True
     one_call: bool = False
+    must_call: bool = False
 
     @property
     def parses(self) -> bool:
@@ -46,6 +48,7 @@ class Reply:
         self._rules = rules
         self._parser: OutputParser | None = None
         self._call_made = False
+        self._nameless = False
         self.thinking_tokens = 0
         self._stops = StopFilter(stop)
         if rules.parses:
@@ -70,6 +73,8 @@ class Reply:
     def notes(self) -> tuple[str, ...]:
         """What the user must be told; complete after `finish`."""
         notes = self._parser.notes if self._parser is not None else ()
+        if self._nameless:
+            notes += ("a call was cut off before its tool was named; it is left out",)
         if self.thinking_tokens and not self._rules.shows_thinking:
             notes += (
                 f"the model reasoned although thinking was switched off: {self.thinking_tokens} "
@@ -96,6 +101,10 @@ class Reply:
             return list(deltas)
         events = [event for delta in deltas for event in self._parser.feed(delta)]
         events += self._parser.finish()
+        if self._rules.must_call:
+            texts = [event for event in events if isinstance(event, TextDelta)]
+            self._nameless = any(delta.text.strip() for delta in texts)
+            events = [event for event in events if not isinstance(event, TextDelta)]
         return [*self._wanted(events), *self._stops.push("", final=True)]
 
     def _wanted(self, events: list[ParserEvent]) -> list[ParserEvent]:

@@ -20,10 +20,19 @@ _TIMINGS = (
 class AnswerView:
     """Writes the objects of one chat or generate stream to stdout.
 
-    text and thinking gather what was said, also when the answer is cut short.
+    text and thinking gather what was said, also when the answer is cut short. told: warnings of
+    earlier answers, which are not repeated; those of this one are added.
     """
 
-    def __init__(self, out: Output, *, wrap: bool = True, hide_thinking: bool = False):
+    def __init__(
+        self,
+        out: Output,
+        *,
+        wrap: bool = True,
+        hide_thinking: bool = False,
+        told: set[str] | None = None,
+    ):
+        self._told = set() if told is None else told
         self.text = ""
         self.thinking = ""
         self._out = out
@@ -78,8 +87,10 @@ class AnswerView:
         self._leave_thinking()
         if not self._out.as_json:
             self._out.data("\n")
-        if warning:
-            self._out.warn(warning)
+        news = [part for part in warning.split("; ") if part and part not in self._told]
+        if news:
+            self._told.update(news)
+            self._out.warn("; ".join(news))
 
     def _leave_thinking(self) -> None:
         if self._in_thinking:

@@ -184,6 +184,8 @@ class ManagerClient:
             reply = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from None
+        except httpx.InvalidURL as error:
+            raise UsageError(f"that cannot be asked: {error}", hint="Use fewer words.") from None
         if reply.status_code >= 400:
             raise self._with_near_names(error_of(reply.status_code, reply.content))
         return _object(reply.content) if reply.content.strip() else {}

@@ -18,6 +18,8 @@ from ftman.cli.session import make_session
 from ftman.cli.verbs import NO_ACCOUNT, VERBS, Verb, parser_of, verb_named
 from ftman.config import engine_environment, load_config
 from ftman.errors import FtmanError, UnsupportedError, UsageError, failure_of
+from ftman.folders import require_folders
+from ftman.names import parse_name
 
 EXIT_INTERRUPTED = 130
 EXIT_FAILED = 1
@@ -64,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader has what it wanted; nothing more can be said to it.
         sys.stdout = None
         return 0
+    except UnicodeError as error:  # of the words given, or of what stdin brings
+        hint = "Convert it first, as with iconv."
+        return _failed(UsageError(f"a word or the input is not UTF-8: {error}", hint=hint), out)
     except Exception as error:  # the root of the process
         text = f"{type(error).__name__}: {error}"
         hint = "FT_DEBUG=1 shows where. Please report it."
@@ -87,7 +92,11 @@ def _dispatch(words: list[str], no_colour: bool) -> int:
     for note in config.notes:
         out.warn(note)
     module = importlib.import_module(verb.path)
-    code: int = module.run(args, make_session(config, out))
+    try:
+        code: int = module.run(args, make_session(config, out))
+    except OSError:
+        require_folders(config)  # what could not be done there is no fault of the verb's
+        raise
     return code
 
 
@@ -105,9 +114,14 @@ def _parsed(verb: Verb, words: list[str]) -> argparse.Namespace:
     end = words.index("--") if "--" in words else len(words)
     words = ["--think=true" if w == "--think" and i < end else w for i, w in enumerate(words)]
     try:
-        return parser.parse_intermixed_args(words)
+        args = parser.parse_intermixed_args(words)
     except TypeError as error:
         raise UsageError(str(error), hint=f"See: ft {verb.name} --help") from None
+    for argument in verb.names:
+        given = getattr(args, argument)
+        for name in given if isinstance(given, list) else filter(None, [given]):
+            parse_name(name)
+    return args
 
 
 def _help(words: Sequence[str]) -> int:

@@ -22,6 +22,7 @@ from ftman.cli.units import human_bytes
 from ftman.clock import SYSTEM, Clock, pause
 from ftman.config import DEFAULT_PORT, FALL_BACKS, Config
 from ftman.errors import ConflictError, FtmanError, NetworkError
+from ftman.folders import require_folders
 
 START_LIMIT_S = 15.0
 POLL_S = 0.1
@@ -92,6 +93,7 @@ class Finder:
         return self.config.tls_cert if is_local(url) and url.startswith("https:") else None
 
     def _start(self) -> str:
+        require_folders(self.config)
         address = self._free_address()
         log_path = self.config.paths.logs / log.NAME
         self.out.note(f"starting the ft manager in the background (log: {log_path})")

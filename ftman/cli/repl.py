@@ -34,6 +34,7 @@ class Repl:
         self._session = session
         self._state = state
         self._out = session.out
+        self._told: set[str] = set()
         keep = not session.config.nohistory
         path = session.config.paths.state / HISTORY_NAME
         self._editor = LineEditor(path, keep_history=keep)
@@ -92,7 +93,12 @@ class Repl:
     def _say(self, text: str) -> None:
         state = self._state
         state.messages.append({"role": "user", "content": text})
-        view = AnswerView(self._out, wrap=state.word_wrap, hide_thinking=state.hide_thinking)
+        view = AnswerView(
+            self._out,
+            wrap=state.word_wrap,
+            hide_thinking=state.hide_thinking,
+            told=self._told,
+        )
         try:
             final = self._answer(view)
         except NetworkError as error:

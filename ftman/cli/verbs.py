@@ -11,13 +11,17 @@ Parser = argparse.ArgumentParser
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb: where its code is, what it is for, which arguments it takes."""
+    """One verb: where its code is, what it is for, which arguments it takes.
+
+    names: those that name models, and nothing else that could be meant.
+    """
 
     name: str
     summary: str
     arguments: Callable[[Parser], None]
     module: str = ""
     aliases: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:
@@ -152,8 +156,9 @@ def _bench(parser: Parser) -> None:
 def _logs(parser: Parser) -> None:
     text = "a model, for its engine's log; default: the manager's own"
     parser.add_argument("name", metavar="MODEL", nargs="?", default="manager", help=text)
-    parser.add_argument("--list", action="store_true", help="which logs there are")
-    parser.add_argument("-f", "--follow", action="store_true", help="wait for more")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--list", action="store_true", help="which logs there are")
+    which.add_argument("-f", "--follow", action="store_true", help="wait for more")
     parser.add_argument("-n", "--lines", type=int, default=50, help="how many lines (50)")
 
 
@@ -219,7 +224,7 @@ def _key(parser: Parser) -> None:
     parser.add_argument("action", choices=("create", "list", "rm"))
     parser.add_argument("name", metavar="NAME", nargs="?", default="")
     text = "use: ask models; manage: also pull, remove, change (use)"
-    parser.add_argument("--rights", choices=("use", "manage"), default="use", help=text)
+    parser.add_argument("--rights", choices=("use", "manage"), help=text)
 
 
 def _autostart(parser: Parser) -> None:
@@ -233,27 +238,27 @@ VERBS: tuple[Verb, ...] = (
     Verb("create", "Build a model from a Modelfile", _create),
     Verb("push", "Send a model to a registry", _push),
     Verb("list", "List installed models", _prefix, module="listing", aliases=("ls",)),
-    Verb("show", "Show what a model is", _show),
+    Verb("show", "Show what a model is", _show, names=("model",)),
     Verb("ps", "List loaded models", _ps),
-    Verb("memory", "Divide a loaded model's memory anew", _memory),
+    Verb("memory", "Divide a loaded model's memory anew", _memory, names=("model",)),
     Verb("fit", "Say what a model will do on a machine", _fit),
-    Verb("stop", "Unload a model", _model),
-    Verb("rm", "Remove models", _rm),
-    Verb("cp", "Give a model a second name", _cp),
+    Verb("stop", "Unload a model", _model, names=("model",)),
+    Verb("rm", "Remove models", _rm, names=("models",)),
+    Verb("cp", "Give a model a second name", _cp, names=("source", "destination")),
     Verb("search", "Search the index of known models", _search),
-    Verb("calibrate", "Measure this machine's rates", _calibrate),
-    Verb("bench", "Show where the time of a model's steps goes", _bench),
+    Verb("calibrate", "Measure this machine's rates", _calibrate, names=("model",)),
+    Verb("bench", "Show where the time of a model's steps goes", _bench, names=("model",)),
     Verb("status", "Say whether the manager runs, and where", _none),
     Verb("shutdown", "End the manager and its engines", _none),
     Verb("df", "Show what takes disk space", _df),
     Verb("gc", "Remove what no model needs", _gc),
     Verb("jobs", "List, pause, resume and cancel pulls", _jobs),
-    Verb("export", "Write a model to a folder, to carry it", _export),
+    Verb("export", "Write a model to a folder, to carry it", _export, names=("model",)),
     Verb("import", "Take in models that lie on this machine", _import, module="importing"),
-    Verb("verify", "Check installed models, and repair them", _verify),
+    Verb("verify", "Check installed models, and repair them", _verify, names=("model",)),
     Verb("registry", "Check the index of known models", _registry),
     Verb("logs", "Show the manager's log", _logs),
-    Verb("launch", "Start a coding agent on a model here", _launch),
+    Verb("launch", "Start a coding agent on a model here", _launch, names=("model",)),
     Verb("autostart", "Start the manager at login", _autostart),
     Verb("doctor", "Say what is right and wrong here", _doctor),
     Verb("settings", "Show every setting and who says so", _none),

@@ -5,7 +5,6 @@ What a manager says of itself is handed in; everything else is read from this ma
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from ftman.calibration import Calibration
 from ftman.catalog.catalog import Catalog
 from ftman.config import FALL_BACKS, Config, config_file
 from ftman.errors import FtmanError
+from ftman.folders import named_folders, trouble_with
 from ftman.keys import keys_path, read_keys
 from ftman.supervisor import hardware
 from ftman.supervisor.port_owner import listener_pid, process_name
@@ -108,11 +108,13 @@ def _store(patient: Patient) -> Finding:
     free = files.free_bytes(paths.models)
     kind = _disk_kind(paths.models, patient.root)
     text = f"{paths.models}   {_gb(free)} free" + (f", {kind}" if kind else "")
+    for name, folder in named_folders(patient.config).items():
+        reason = trouble_with(folder, leave_it=False)
+        if reason:
+            hint = f"Name one that can be written: {name}=FOLDER"
+            return Finding("store", PROBLEM, f"{folder} cannot be used: {reason}", (hint,))
     if not paths.models.exists():
         return Finding("store", OK, f"{text}, nothing there yet")
-    if not os.access(paths.models, os.W_OK):
-        hint = f"See who owns it: ls -ld {paths.models}"
-        return Finding("store", PROBLEM, f"{text}, cannot be written", (hint,))
     if free < patient.config.reserve_bytes:
         hint = "Free some: ft gc --explain, ft df, ft rm MODEL"
         return Finding("store", PROBLEM, f"{text}, less than must stay free", (hint,))

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from h11 import LocalProtocolError
 
@@ -210,7 +210,8 @@ class Gateway:
             bare, _ = self._router.at(call.path.rstrip("/"))
             if bare:
                 status = 301 if call.method == "GET" else 307
-                location = (("location", call.path.rstrip("/")),)
+                query = f"?{urlencode(call.query)}" if call.query else ""
+                location = (("location", call.path.rstrip("/") + query),)
                 return Reply(b"", status, "", location)
         if not found:
             return _plain_or_json(call, 404, "page not found")
@@ -363,7 +364,8 @@ def _plain_or_json(call: Call, status: int, text: str) -> Reply:
     dialect = _dialect_of(call)
     if dialect == OLLAMA:
         return Reply(f"{status} {text}".encode(), status, "text/plain")
-    error = FtmanError(f"{status} {text}: {call.method} {printable(call.path)}", status=status)
+    told = f"{status} {text}: {call.method} {printable(call.path)}"
+    error = FtmanError(told, status=status, code="not_found" if status == 404 else "wrong_method")
     return _error_reply(error, dialect, call)
 
 

@@ -106,7 +106,10 @@ def _parsed(data: bytes) -> Any:
     except RecursionError:
         raise FieldError("exceeded max depth: the JSON is nested too deeply") from None
     except ValueError as error:
-        raise FieldError(str(error)[:200]) from None
+        told = str(error)
+        if told.startswith("Exceeds"):  # Python's own words, about a setting of Python
+            told = "a number in it has too many digits"
+        raise FieldError(told[:200]) from None
     # Lone surrogates are legal JSON escapes but no text; they would fail when written out again.
     return _without_surrogates(value) if _SURROGATE.search(data) else value
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from ftman.catalog.model import Model
 from ftman.chat.types import ChatRequest
-from ftman.errors import UnsupportedError
 from ftman.gateway.body import OPENAI_TEXTS, FieldError, Fields
 from ftman.gateway.errors import OPENAI, to_json
-from ftman.gateway.openai.messages import Conversation, chat_messages
+from ftman.gateway.openai.messages import Conversation, chat_messages, check_end
 from ftman.gateway.openai.models import find_model
 from ftman.gateway.openai.tools import chat_tools
 from ftman.gateway.routes import Call, Handler, Reply, Route
@@ -40,14 +39,12 @@ async def tokenize(call: Call) -> Reply:
 
 
 async def _chat_ids(call: Call, model: Model, fields: Fields) -> tuple[int, ...]:
-    if not fields.flag("add_generation_prompt", True):
-        raise UnsupportedError("add_generation_prompt: false is not built yet in this version")
-    if fields.flag("continue_final_message", False):
-        raise UnsupportedError("continue_final_message is not built yet in this version")
     name = model.name.short
+    messages = chat_messages(fields, Conversation(name))
+    check_end(fields, messages)
     request = ChatRequest(
         model=name,
-        messages=chat_messages(fields, Conversation(name)),
+        messages=messages,
         tools=chat_tools(fields).tools,
         template_values=fields.mapping("chat_template_kwargs"),
     )

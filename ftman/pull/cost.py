@@ -97,7 +97,7 @@ async def _read(
         return None, "its headers are being read by another command"
     except OSError as error:
         what = f"planning {resolved.name.short}"
-        raise disk.explain(error, tools.paths.models, what, 0) from error
+        raise disk.explain(error, tools.paths.models, what) from error
     finally:
         if any_family:
             await in_thread(files.remove_tree, folder)

@@ -117,14 +117,16 @@ class Downloader:
         try:
             return await in_thread(file_digest, part, file.digest, counters.on_hashed)
         except OSError as error:
-            raise disk.explain(error, part.parent, f"verifying {file.name}", 0) from error
+            raise disk.explain(
+                error, part.parent, f"verifying {file.name}", fetched=True
+            ) from error
 
     async def _publish(self, file: SourceFile, part: Path, target: Path) -> None:
         try:
             await in_thread(files.rename, part, target)
             files.unlink(part.with_name(part.name + ".journal"))
         except OSError as error:
-            raise disk.explain(error, part.parent, f"fetching {file.name}", 0) from error
+            raise disk.explain(error, part.parent, f"fetching {file.name}", fetched=True) from error
 
     def _require_mirrors(self, file: SourceFile) -> None:
         if not self.tools.health.usable(file.mirrors):

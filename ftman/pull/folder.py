@@ -25,9 +25,8 @@ def resolve_local(path: Path) -> ResolvedSource:
     if path.is_file():
         return _resolve_file(path)
     if not path.is_dir():
-        raise NotFoundError(
-            f"{path} does not exist", hint="Name a folder, a .gguf file or a .whl file."
-        )
+        what = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise NotFoundError(f"{path} {what}", hint="Name a folder, a .gguf file or a .whl file.")
     names = sorted(item.name for item in path.iterdir() if item.is_file())
     if any(name.endswith(".safetensors") for name in names):
         names += [POOLING_FILE] * (path / POOLING_FILE).is_file()

@@ -117,11 +117,22 @@ class JobStore:
             return []
         return [JobView(*row) for row in found]
 
+    def holds(self, job_id: str) -> bool:
+        """Whether a job is remembered."""
+        return any(row.id == job_id for row in self.rows())
+
     def interrupt_running(self) -> None:
         """At start: whatever still says "running" was cut off with its manager."""
         self._write("UPDATE jobs SET state = 'interrupted' WHERE state = 'running'", ())
+
+    def forget(self, before_wall_s: float) -> None:
+        """Drop what ended before then, but for the paused, and all but the newest KEEP_ROWS."""
         self._write(
-            "DELETE FROM jobs WHERE id NOT IN"
+            "DELETE FROM jobs WHERE state NOT IN ('running', 'paused') AND updated_wall_s < ?",
+            (before_wall_s,),
+        )
+        self._write(
+            "DELETE FROM jobs WHERE state != 'running' AND id NOT IN"
             " (SELECT id FROM jobs ORDER BY updated_wall_s DESC LIMIT ?)",
             (KEEP_ROWS,),
         )

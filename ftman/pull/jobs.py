@@ -21,7 +21,7 @@ from ftman.config import Config
 from ftman.convert.job import COMMAND
 from ftman.convert.messages import ConvertPlan
 from ftman.convert.plan import built_families
-from ftman.errors import ConflictError, FtmanError, NotFoundError
+from ftman.errors import ConflictError, FtmanError, NotFoundError, failure_of
 from ftman.names import ModelName
 from ftman.pull.cost import PullCost, cost_of
 from ftman.pull.download import Downloader
@@ -42,6 +42,7 @@ from ftman.pull.transport import Timeouts, Transport
 log = logging.getLogger(__name__)
 
 PARTIAL_AGE_S = 7 * 24 * 3600.0
+"""What a pull that ended left on disk, and what is remembered of it, is kept so long."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,18 @@ class _Viewer:
 
 
 class _Job:
-    """One running pull. Its task is the only writer of its state.
+    """One running job. Its task is the only writer of its state.
 
-    pausing: it is being ended to go on later. detached: nobody need watch it.
+    doing: "pulling", "creating", ... wish: of a pull that can be taken up. recorded: it is
+    remembered when it has ended. pausing: it is being ended to go on later. detached: nobody need
+    watch it.
     """
 
-    def __init__(self, view: JobView):
+    def __init__(self, view: JobView, doing: str, wish: PullWish | None):
         self.view = view
+        self.doing = doing
+        self.wish = wish
+        self.recorded = False
         self.viewers: set[_Viewer] = set()
         self.latest: dict[tuple[str, str], Progress] = {}
         self.claims: set[str] = set()
@@ -117,7 +123,7 @@ class _Job:
         self.claims |= {hex_digest, f"sha256:{hex_digest}"}
 
 
-Work = Callable[[Emit, Callable[[str], None]], Coroutine[Any, Any, Model]]
+Work = Callable[[_Job], Coroutine[Any, Any, Model]]
 Make = Callable[[PullTools, Emit, Callable[[str], None]], Coroutine[Any, Any, Model]]
 
 
@@ -144,6 +150,7 @@ class JobManager:
         self._store.interrupt_running()
         # Those of the last week wait for a pull that goes on.
         drop_partials(config.paths.partial, clock.wall() - PARTIAL_AGE_S)
+        self._store.forget(clock.wall() - PARTIAL_AGE_S)
 
     async def pull(
         self,
@@ -171,22 +178,21 @@ class JobManager:
         if local is not None:
             key = f"{key} from {local.path}"
 
-        async def work(emit: Emit, claim: Callable[[str], None]) -> Model:
-            emit(Progress("pulling manifest", phase="resolve"))
+        async def work(job: _Job) -> Model:
+            job.emit(Progress("pulling manifest", phase="resolve"))
             built = await self._families()
             downloader = self._downloader()
             try:
                 resolver = self._resolver(downloader)
                 resolved = await resolver.resolve(wanted, built)
-                run = PullRun(self._tools(downloader, keep_source), emit, claim)
+                self._record(job)
+                run = PullRun(self._tools(downloader, keep_source), job.emit, job.claim)
                 return await run.install(resolved)
             finally:
                 await downloader.tools.transport.close()
 
-        job = self._join(key, name, work)
-        if local is None:
-            self._store.save_wish(job.view.id, PullWish(name, insecure, keep_source))
-        return job
+        wish = PullWish(name, insecure, keep_source) if local is None else None
+        return self._join(key, name, "pulling", wish, work)
 
     async def cost(
         self, name: str, *, insecure: bool = False, any_family: bool = False
@@ -222,25 +228,30 @@ class JobManager:
                 claim(path.name.removeprefix("sha256-"))
             return await PullRun(tools, emit, claim).install(Resolved(name, source), overrides)
 
-        async for progress in self.run_job(f"create {'/'.join(name.key)}", name.short, make):
+        async for progress in self.run_job("creating", "/".join(name.key), name.short, make):
             yield progress
 
-    async def run_job(self, key: str, label: str, make: Make) -> AsyncIterator[Progress]:
-        """Make a model in a job of its own; ends with "success".
+    async def run_job(
+        self, doing: str, subject: str, label: str, make: Make
+    ) -> AsyncIterator[Progress]:
+        """Do other work on a model in a job of its own; ends with "success".
 
+        doing: "creating", "importing", ... subject: what of no two such jobs may run at once.
         Raises: ConflictError while the same is under way, FtmanError of every kind.
         """
+        key = f"{doing} {subject}"
         if key in self._jobs:
-            raise ConflictError(f"{label} is being created already", hint="Wait for it.")
+            raise ConflictError(f"{doing} {label} is under way already", hint="Wait for it.")
 
-        async def work(emit: Emit, claim: Callable[[str], None]) -> Model:
+        async def work(job: _Job) -> Model:
+            self._record(job)
             downloader = self._downloader()
             try:
-                return await make(self._tools(downloader, False), emit, claim)
+                return await make(self._tools(downloader, False), job.emit, job.claim)
             finally:
                 await downloader.tools.transport.close()
 
-        async for progress in self._watch(self._join(key, label, work)):
+        async for progress in self._watch(self._join(key, label, doing, None, work)):
             yield progress
 
     async def repair(
@@ -259,7 +270,7 @@ class JobManager:
             found.append(await repair.run(model, damage))
             return model
 
-        async for progress in self.run_job(f"repair {model.ftw_id}", model.name.short, make):
+        async for progress in self.run_job("repairing", model.ftw_id, model.name.short, make):
             yield progress
         yield found[0]
 
@@ -279,12 +290,13 @@ class JobManager:
         Raises: NotFoundError; ConflictError for a job that cannot be taken up.
         """
         job = self._running(job_id)
-        if self._store.wish(job_id) is None:
+        if job.wish is None:
             raise ConflictError(
-                f"{job.view.name} is no pull: it cannot stop here and go on later",
+                f"{job.doing} {job.view.name} cannot stop here and go on later",
                 hint="Let it end, or: ft jobs cancel " + job_id,
             )
         job.pausing = True
+        self._record(job)
         await _end(job)
 
     def resume(self, job_id: str) -> JobView:
@@ -326,44 +338,49 @@ class JobManager:
         """True if a running job needs this blob or FTW, so that it must not be removed."""
         return any(digest_or_ftw_id in job.claims for job in self._jobs.values())
 
-    def _join(self, key: str, name: str, work: Work) -> _Job:
+    def _join(self, key: str, name: str, doing: str, wish: PullWish | None, work: Work) -> _Job:
+        """The job of that key, begun if it is not under way."""
         job = self._jobs.get(key)
         if job is None:
             now = self._clock.wall()
             label = hashlib.sha256(key.encode()).hexdigest()[:12]
             view = JobView(label, name, "running", started_wall_s=now, updated_wall_s=now)
-            job = self._jobs[key] = _Job(view)
-            self._store.save(view)
+            job = self._jobs[key] = _Job(view, doing, wish)
+            job.recorded = self._store.holds(label)
             job.task = asyncio.ensure_future(self._run(key, job, work))
         return job
+
+    def _record(self, job: _Job) -> None:
+        """From here on it is remembered: a pull that finds nothing to fetch is not worth it."""
+        job.recorded = True
+        self._store.save(job.view)
+        if job.wish is not None:
+            self._store.save_wish(job.view.id, job.wish)
 
     async def _run(self, key: str, job: _Job, work: Work) -> None:
         state = "failed"
         try:
-            await work(job.emit, job.claim)
+            await work(job)
             state = "done"
         except asyncio.CancelledError:
             state = "paused" if job.pausing else "cancelled"
-            again = f"ft jobs resume {job.view.id}" if job.pausing else f"ft pull {job.view.name}"
-            job.error = FtmanError(
-                f"the pull of {job.view.name} was {state}; what was fetched is kept",
-                hint=f"{again} goes on where it stopped.",
-                code=state,
-            )
+            job.error = _ended(job, state)
         except FtmanError as error:
             job.error = error
-        except Exception as error:
-            log.exception("pulling %s failed", job.view.name)
-            job.error = FtmanError(
-                f"pulling {job.view.name} failed: {type(error).__name__}: {error}",
-                hint="The log has the details.",
+        except Exception as error:  # the root of a job
+            told, what = failure_of(error), f"{job.doing} {job.view.name} failed"
+            log.exception("%s", what)
+            job.error = told or FtmanError(
+                f"{what}: {type(error).__name__}: {error}", hint="The log has the details."
             )
         finally:
             del self._jobs[key]
             reason = job.error.message if job.error else ""
             now = self._clock.wall()
             job.view = replace(job.view, state=state, error=reason, updated_wall_s=now)
-            self._store.save(job.view)
+            if job.recorded:
+                self._store.save(job.view)
+                self._store.forget(now - PARTIAL_AGE_S)
             for viewer in job.viewers:
                 viewer.end()
 
@@ -422,6 +439,22 @@ class JobManager:
         )
 
 
+def _ended(job: _Job, state: str) -> FtmanError:
+    """What who watches a job is told that was cancelled or paused."""
+    name = job.view.name
+    if job.doing != "pulling":
+        return FtmanError(
+            f"{job.doing} {name} was {state}", hint="Run the same command again.", code=state
+        )
+    again = f"ft jobs resume {job.view.id}" if job.pausing else f"ft pull {name}"
+    return FtmanError(
+        f"the pull of {name} was {state}; what was fetched is kept",
+        hint=f"{again} goes on where it stopped.",
+        code=state,
+    )
+
+
 async def _end(job: _Job) -> None:
+    await asyncio.sleep(0)  # a task that is cancelled before its first step never tells its end
     job.task.cancel()
     await asyncio.wait({job.task})

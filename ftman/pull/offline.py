@@ -53,6 +53,12 @@ def is_exported(folder: Path) -> bool:
     return (folder / HEAD_NAME).is_file()
 
 
+def require_new(folder: Path) -> None:
+    """Raises: ConflictError where something is in the place of a folder to be written."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConflictError(f"{folder} is there already", hint="Name a new or an empty folder.")
+
+
 def export_model(
     catalog: Catalog, model: Model, folder: Path, on_bytes: Callable[[int], None]
 ) -> None:
@@ -65,9 +71,9 @@ def export_model(
             f"{model.name.short} is damaged: {model.damaged}",
             hint=f"Mend it first: ft verify {model.name.short} --repair",
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConflictError(f"{folder} is there already", hint="Name a new or an empty folder.")
-    disk.require_space(folder, model.size_bytes, 0, f"exporting {model.name.short}")
+    require_new(folder)
+    what, hint = f"exporting {model.name.short}", "Free some space there, or name another disk."
+    disk.require_space(folder, model.size_bytes, 0, what, hint=hint)
     try:
         _write_out(catalog, model, folder, on_bytes)
     except BaseException:  # an interrupt too: the same command can be given again
@@ -132,12 +138,12 @@ def import_model(jobs: JobManager, exported: Exported) -> AsyncIterator[Progress
             model = await in_thread(_take_in, tools, emit, exported)
         except OSError as error:
             what = f"importing {exported.name.short}"
-            raise disk.explain(error, tools.paths.models, what, 0) from error
+            raise disk.explain(error, tools.paths.models, what) from error
         emit(Progress("success", phase="done"))
         return model
 
-    key = f"import {'/'.join(exported.name.key)}"
-    return jobs.run_job(key, exported.name.short, make)
+    name = exported.name
+    return jobs.run_job("importing", "/".join(name.key), name.short, make)
 
 
 def _take_in(tools: PullTools, emit: Emit, exported: Exported) -> Model:

@@ -73,6 +73,7 @@ class PullRun:
         remake: Callable[[Path, ConvertResult], Awaitable[ConvertResult]] | None = None,
     ):
         self._remake = remake
+        self._doing = "pulling"
         self._tools = tools
         self._emit = emit
         self._claim = claim
@@ -81,6 +82,7 @@ class PullRun:
         """Bring the model in and commit it.   Raises: FtmanError of every kind; partials stay."""
         faults.hit("pull.resolved")
         installed = None
+        self._doing = f"{'pulling' if changes is None else 'creating'} {resolved.name.short}"
         if changes is None:
             installed = await in_thread(up_to_date, self._tools.catalog, resolved)
         if installed is not None:
@@ -90,8 +92,8 @@ class PullRun:
             model = await self._locked(resolved, folder, changes)
             await in_thread(self._clean_up, resolved, folder)
         except OSError as error:
-            what = f"pulling {resolved.name.short}"
-            raise disk.explain(error, self._tools.paths.models, what, 0) from error
+            where, fetched = self._tools.paths.models, resolved.source.remote
+            raise disk.explain(error, where, self._doing, fetched=fetched) from error
         self._emit(Progress("success", phase="done"))
         return model
 
@@ -119,7 +121,7 @@ class PullRun:
             lock = disk.JobLock(folder / "lock")
         except files.LockedError as error:
             raise ConflictError(
-                f"{resolved.name.short} is being pulled by another process ({error.strerror})",
+                f"{self._doing} is under way in another process ({error.strerror})",
                 hint="Wait for it, or stop it and try again.",
             ) from None
         with lock:
@@ -148,8 +150,8 @@ class PullRun:
 
     def _check_disk(self, resolved: Resolved, folder: Path, plan: ConvertPlan | None) -> None:
         need = disk_need(resolved, folder, plan)
-        what = f"pulling {resolved.name.short}"
-        disk.require_space(self._tools.paths.models, need, self._tools.reserve_bytes, what)
+        where, reserve = self._tools.paths.models, self._tools.reserve_bytes
+        disk.require_space(where, need, reserve, self._doing)
 
     async def _plan(
         self, resolved: Resolved, source: ResolvedSource, folder: Path

@@ -57,7 +57,7 @@ def remake_files(
         run = PullRun(tools, emit, claim, remake=again)
         return await run.install(Resolved(name, marked), changes)
 
-    return jobs.run_job(_key(name), name.short, make)
+    return jobs.run_job("creating", "/".join(name.key), name.short, make)
 
 
 def remake_model(
@@ -95,7 +95,7 @@ def remake_model(
         emit(Progress("success", phase="done"))
         return model
 
-    return jobs.run_job(_key(name), name.short, make)
+    return jobs.run_job("creating", "/".join(name.key), name.short, make)
 
 
 async def _made(
@@ -139,10 +139,6 @@ def _recipe(base_ftw_id: str, remake: Remake) -> dict[str, Any]:
     adapter = {name: files.sha256_file(path) for name, path in sorted(remake.adapter.items())}
     recipe = {"kind": "remake", "quantize": remake.quantize, "adapter": adapter}
     return recipe | ({"base": base_ftw_id} if base_ftw_id else {})
-
-
-def _key(name: ModelName) -> str:
-    return f"create {'/'.join(name.key)}"
 
 
 def _paths(source: ResolvedSource) -> list[Path]:

@@ -75,7 +75,7 @@ class Repair:
             raise ConflictError(f"{model.name.short} is being repaired already") from None
         except OSError as error:
             what = f"repairing {model.name.short}"
-            raise disk.explain(error, self._tools.paths.models, what, 0) from error
+            raise disk.explain(error, self._tools.paths.models, what) from error
         finally:
             await in_thread(files.remove_tree, folder)
         self._tools.catalog.absolve(model.ftw_id)

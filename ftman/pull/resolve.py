@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from ftman.catalog.model import ModelChanges
 from ftman.convert.plan import require_family
-from ftman.errors import FtmanError, NotFoundError, UnsupportedError
-from ftman.names import DEFAULT_HOST, ModelName, near_names, parse_name
+from ftman.errors import FtmanError, NotFoundError, UnsupportedError, UsageError
+from ftman.names import DEFAULT_HOST, ModelName, near_names, parse_name, printable
 from ftman.pull.choose import choose_by_patterns
 from ftman.pull.download import Downloader
 from ftman.pull.folder import local_name, resolve_local
@@ -73,6 +73,7 @@ class Resolver:
 
         Raises: UsageError on a malformed name.
         """
+        _check_address(wanted.text)
         if local_path(wanted.text) is not None or "://" in wanted.text:
             return wanted.text
         name = parse_name(wanted.text)
@@ -210,6 +211,13 @@ class Resolver:
             hint=hint or f"No model {name.stem!r} in the index; see: ft search",
             code="model_unknown",
         )
+
+
+def _check_address(text: str) -> None:
+    try:
+        urlsplit(text)
+    except ValueError as error:
+        raise UsageError(f"{printable(text)} is no address: {error}") from None
 
 
 def local_path(text: str) -> Path | None:

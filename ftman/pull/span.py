@@ -153,7 +153,8 @@ class SpanDownload:
                     self._restart()
         except OSError as error:
             what = f"fetching {self._file.name}"
-            raise disk.explain(error, self._target.parent, what, self._missing()) from error
+            folder, missing = self._target.parent, self._missing()
+            raise disk.explain(error, folder, what, missing, fetched=True) from error
         finally:
             self._close()
 
@@ -226,7 +227,7 @@ class SpanDownload:
             before = segment.pos
             usable = self._tools.health.usable(self._file.mirrors)
             if not usable:
-                raise network_error(MirrorError("aside", "no mirror is left"), self._file.name)
+                raise network_error(MirrorError("retry", "no mirror is left"), self._file.name)
             mirror = usable[turn % len(usable)]
             try:
                 await self._stream(index, segment, mirror)

@@ -310,4 +310,6 @@ def network_error(error: MirrorError, what: str) -> NetworkError:
     hint = "Run the same command again: it goes on where it stopped."
     if error.trouble in ("expired", "denied"):
         hint = "The publisher may want a login: accept its licence there and set HF_TOKEN."
+    elif error.trouble == "aside":
+        hint = "That will not pass by itself: check the address and what lies there."
     return NetworkError(f"{what}: {error.message}", hint=hint)

@@ -180,7 +180,7 @@ class WindowedFile:
                     await in_thread(self._hash_window, index)
                 except OSError as error:
                     folder, what = self._target.parent, f"hashing {self._file.name}"
-                    raise disk.explain(error, folder, what, 0) from error
+                    raise disk.explain(error, folder, what, fetched=True) from error
                 if self._done.covers(*self._span(index)):
                     self._drop(index)
 

@@ -14,12 +14,13 @@ from ftman.catalog.model import Model, ModelChanges
 from ftman.chat.formats.registry import format_named
 from ftman.chat.go_template import GoTemplate
 from ftman.convert.remake import Remake
-from ftman.errors import NotFoundError, UnsupportedError, UsageError
+from ftman.errors import IntegrityError, NotFoundError, UnsupportedError, UsageError
 from ftman.names import parse_name, printable
 from ftman.pull.folder import files_as_source
 from ftman.pull.jobs import JobManager
 from ftman.pull.progress import Progress
 from ftman.pull.remake import remake_files, remake_model
+from ftman.service.options import option_notes
 from ftman.service.requests import CreateRequest
 
 QUANTISATIONS = ("Q8_0", "Q4_0", "MXFP4")
@@ -46,9 +47,16 @@ class Creator:
             steps = self._from_files(request, remake)
         else:
             raise UsageError("neither 'from' or 'files' was specified")
-        async with contextlib.aclosing(steps):
-            async for step in steps:
-                yield step
+        try:
+            async with contextlib.aclosing(steps):
+                async for step in steps:
+                    yield step
+        except IntegrityError as error:
+            if error.code != "bad_format" or not (request.files or request.adapters):
+                raise
+            # It is the request that brought these bytes, not a server behind us.
+            hint = "Upload a whole GGUF or safetensors file."
+            raise UsageError(error.message, hint=hint, code=error.code) from None
 
     async def _from_files(
         self, request: CreateRequest, remake: Remake | None
@@ -121,7 +129,7 @@ class Creator:
 
 def _warnings(changes: ModelChanges) -> list[str]:
     """What is kept and shown, and has no effect here."""
-    found = []
+    found = option_notes(changes.parameters or {})
     if changes.renderer:
         found.append(
             f"RENDERER {printable(changes.renderer)} is kept and shown; the model's template "

@@ -11,8 +11,8 @@ from ftman.calibration import Calibration, Step
 from ftman.catalog.catalog import Catalog
 from ftman.catalog.model import Model
 from ftman.chat.types import Options, Waiting
-from ftman.config import Config, EngineSettings
-from ftman.errors import EngineDiedError, IntegrityError
+from ftman.config import MAX_THREADS, Config, EngineSettings
+from ftman.errors import EngineDiedError, IntegrityError, UsageError
 from ftman.last_read import LastRead
 from ftman.service.options import NATIVE, choose_context, own_options
 from ftman.service.requests import Settings
@@ -84,7 +84,13 @@ class Engines:
         return Settings(options.over(NATIVE), context, (note,) if note else ())
 
     def spec(self, model: Model, context_tokens: int, num_thread: int | None) -> EngineSpec:
-        """The engine that serves `model` with this window; one with a larger window serves too."""
+        """The engine that serves `model` with this window; one with a larger window serves too.
+
+        Raises: UsageError for more threads than an engine takes.
+        """
+        threads = max(0, num_thread or 0)  # below 0 is the engine's choice, as 0 is
+        if threads > MAX_THREADS:
+            raise UsageError(f"option num_thread must be at most {MAX_THREADS}, not {threads}")
         context_tokens = max(context_tokens, self._running_context(model.ftw_id))
         engine = self._config.engine
         parallel = max(1, engine.num_parallel)
@@ -101,7 +107,7 @@ class Engines:
             num_parallel=parallel,
             device=engine.device,
             compute=engine.compute,
-            threads=num_thread or engine.threads,
+            threads=threads or engine.threads,
             need_bytes=weights_bytes + kv_bytes * context_tokens * parallel + parked_bytes,
         )
 

@@ -15,6 +15,7 @@ from ftman import files
 from ftman.catalog.model import Model
 from ftman.chat.types import Options
 from ftman.errors import UsageError
+from ftman.names import printable
 
 NATIVE = Options(
     temperature=0.8,
@@ -63,8 +64,8 @@ _NOT_APPLIED: dict[str, int | float] = {
     "sequence_bias": 0,
 }
 """Keys of a generation config, each with the value that means nothing, besides null and []."""
-_INTS = ("top_k", "repeat_last_n", "seed", "num_predict", "num_ctx", "num_keep", "num_thread")
-_FLOATS = (
+INTS = ("top_k", "repeat_last_n", "seed", "num_predict", "num_ctx", "num_keep", "num_thread")
+FLOATS = (
     "temperature",
     "top_p",
     "min_p",
@@ -73,19 +74,22 @@ _FLOATS = (
     "presence_penalty",
     "frequency_penalty",
 )
+FOREIGN_INTS = ("num_batch", "num_gpu", "main_gpu", "draft_num_predict")
+FOREIGN_BOOLS = ("use_mmap",)
+"""Load settings of another engine: their types are checked, their values mean nothing here."""
 
 
 def options_of_parameters(parameters: Mapping[str, Any]) -> Options:
     """A model's PARAMETERs as options.   Raises: UsageError (500) naming a key of a wrong type."""
     values: dict[str, Any] = {}
-    for key in (*_INTS, *_FLOATS):
+    for key in (*INTS, *FLOATS):
         value = parameters.get(key)
         if value is None:
             continue
-        kind = "integer" if key in _INTS else "float32"
+        kind = "integer" if key in INTS else "float32"
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise bad_option(key, kind)
-        values[key] = int(value) if key in _INTS else float(value)
+        values[key] = int(value) if key in INTS else float(value)
     stop = parameters.get("stop")
     if stop is not None:
         stop = [stop] if isinstance(stop, str) else stop
@@ -101,6 +105,20 @@ def bad_option(key: str, kind: str) -> UsageError:
     return UsageError(f'option "{key}" must be {words}', status=500, code="bad_option")
 
 
+def option_notes(values: Mapping[str, Any]) -> list[str]:
+    """What must be said about options that were given and have no effect here."""
+    given = [key for key, value in values.items() if value is not None]
+    foreign = [key for key in given if key in (*FOREIGN_INTS, *FOREIGN_BOOLS)]
+    known = (*INTS, *FLOATS, "stop", *foreign)
+    unknown = [printable(key[:80]) for key in given if key not in known]
+    notes = []
+    if foreign:
+        notes.append(f"without effect in this engine: option {', '.join(foreign)}")
+    if unknown:
+        notes.append(f"unknown and without effect: option {', '.join(unknown[:8])}")
+    return notes
+
+
 def generation_defaults(model: Model, read: Read = files.read_bytes) -> Options:
     """Sampling defaults that the model's authors published with it; none is fine."""
     value = _published(model, read)
@@ -113,7 +131,7 @@ def generation_defaults(model: Model, read: Read = files.read_bytes) -> Options:
     for theirs, ours in _GENERATION_KEYS.items():
         number = value.get(theirs)
         if isinstance(number, int | float) and not isinstance(number, bool):
-            picked[ours] = int(number) if ours in _INTS else float(number)
+            picked[ours] = int(number) if ours in INTS else float(number)
     return Options(**picked).over(options)
 
 
@@ -164,6 +182,9 @@ def choose_context(
     window = max(MIN_CONTEXT, min(wanted, trained))
     if asked and asked > trained:
         return window, f"num_ctx {asked} is above the {trained} tokens this model was trained on"
+    if not asked and configured > trained:
+        limit = f"above the {trained} tokens this model was trained on"
+        return window, f"the context length that is set ({configured}) is {limit}"
     return window, ""
 
 

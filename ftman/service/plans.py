@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from ftman.catalog.catalog import Catalog
 from ftman.errors import NotFoundError, UsageError
-from ftman.forecast import forecast_of, memory_here
+from ftman.forecast import check_device, check_question, forecast_of, memory_here
 from ftman.pull.cost import require_plan
 from ftman.pull.jobs import JobManager
 
@@ -44,6 +45,9 @@ class Plans:
         One that is not installed is read by its headers; `unbuilt` says why it cannot run yet.
         Raises: NotFoundError, UsageError, FtmanError.
         """
+        check_question(device, context)
+        if device:
+            await asyncio.to_thread(check_device, device)
         folder = self._installed(name)
         if folder is not None:
             return await forecast_of(folder, self._profile(), device, context)

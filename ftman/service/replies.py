@@ -89,9 +89,10 @@ def reply_rules(
     request: ChatRequest | CompletionRequest, fmt: ChatFormat, prompt: Prompt
 ) -> ReplyRules:
     """How the reply to a rendered prompt is read."""
-    tools, one_call = None, False
+    tools, one_call, must_call = None, False, False
     if isinstance(request, ChatRequest):
         tools = shown_tools(request)
+        must_call = request.tool_choice.mode in ("required", "named")
         one_call = not request.parallel_tool_calls or request.tool_choice.mode == "named"
     start = fmt.reasoning.start if fmt.reasoning is not None else ""
     tail = prompt.text[-_TAIL_CHARS:].rstrip()
@@ -101,4 +102,5 @@ def reply_rules(
         inside_thinking=bool(start) and tail.endswith(start),
         shows_thinking=request.think is not False,
         one_call=one_call,
+        must_call=must_call,
     )

@@ -124,6 +124,32 @@ def test_addresses(tmp_path: Path, text: str, address: str, url: str) -> None:
     [
         ("host", "box:port"),
         ("host", "box:99999"),
+        ("host", "box:" + "9" * 5000),
+        ("host", "box:\u0663"),
+        ("host", "a..b"),
+        ("host", "x" * 64),
+        ("host", "::::"),
+        ("host", "[::1"),
+        ("host", "http://["),
+        ("host", "\x1b[2J"),
+        ("host", "a\nb"),
+        ("host", "/run/ft.sock"),
+        ("registry", "ftp://box/models"),
+        ("registry", "https://["),
+        ("tls_cert", "~nobody-has-this-name/cert.pem"),
+        ("api_key", "a\nb"),
+        ("api_key", "schl\u00fcssel"),
+        ("cpu_target", "a b"),
+        ("num_parallel", "0"),
+        ("num_parallel", "1025"),
+        ("threads", "1025"),
+        ("park_bytes", "9" * 24),
+        ("context_length", "9" * 5000),
+        ("load_timeout_s", "0"),
+        ("load_timeout_s", "-1s"),
+        ("keep_alive", "9" * 24),
+        ("strategy", "fetch"),
+        ("expert_slots", "5"),
         ("keep_alive", "5 minutes"),
         ("keep_alive", "nan"),
         ("keep_alive", "inf"),
@@ -143,6 +169,27 @@ def test_a_bad_value_names_its_key_and_rule(tmp_path: Path, key: str, value: str
     assert key in caught.value.message
     assert "must be" in caught.value.message
     assert f"FT_{key.upper()}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "text", ["box", "b\u00fccher.example", "1.2.3.4", "fe80::1%eth0", "a_b.c."]
+)
+def test_what_names_a_machine_is_a_host(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, FT_HOST=text).host == text
+
+
+@pytest.mark.parametrize("key", ["models", "tls_cert"])
+def test_a_path_that_holds_a_zero_is_none(tmp_path: Path, key: str) -> None:
+    (tmp_path / "config.toml").write_text(f'{key} = "/a\\u0000b"\n')
+    with pytest.raises(UsageError, match=key):
+        load(tmp_path)
+
+
+def test_experts_are_kept_where_there_is_a_device(tmp_path: Path) -> None:
+    engine = load(tmp_path, FT_DEVICE="auto", FT_STRATEGY="split", FT_EXPERT_SLOTS="5").engine
+    assert (engine.strategy, engine.expert_slots) == ("split", 5)
+    with pytest.raises(UsageError, match="expert_slots = '5'"):
+        load(tmp_path, FT_DEVICE="auto", FT_STRATEGY="cpu", FT_EXPERT_SLOTS="5")
 
 
 def test_parked_conversations_need_something_to_park(tmp_path: Path) -> None:
@@ -247,7 +294,9 @@ def test_a_kv_cache_type_that_is_not_built_is_refused(tmp_path: Path) -> None:
     assert "OLLAMA_KV_CACHE_TYPE='q4_0' is left out: it must be one of auto, bf16" in note
 
 
-@pytest.mark.parametrize("name", ["FT_HOME", "FT_MODELS", "FT_PARK_DISK"])
+@pytest.mark.parametrize(
+    "name", ["FT_HOME", "FT_MODELS", "FT_PARK_DISK", "FT_REGISTRY", "FT_CONFIG"]
+)
 @pytest.mark.parametrize("value", ["models", "./models", "~nobody-has-this-name/models"])
 def test_folders_that_depend_on_where_one_stands_are_refused(
     tmp_path: Path, name: str, value: str

@@ -8,12 +8,15 @@ from ftman.autostart.base import Autostart
 from ftman.autostart.choose import autostart_here
 from ftman.cli.session import Session
 from ftman.config import engine_environment
+from ftman.folders import require_folders
 
 _RUNNING = {True: "running", False: "not running", None: "running cannot be told"}
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Do what was asked and say what became of it."""
+    if args.action == "enable":  # a service that cannot start would say so to nobody
+        require_folders(session.config)
     return act(autostart_here(session.config.paths, engine_environment()), args.action, session)
 
 

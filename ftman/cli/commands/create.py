@@ -67,6 +67,14 @@ def _refuse_unbuilt(args: argparse.Namespace, modelfile: Modelfile) -> None:
         )
     if args.draft_quantize and not modelfile.drafts:
         raise UsageError("--draft-quantize requires a DRAFT model")
+    if args.quantize:
+        from ftman.service.create import QUANTISATIONS  # takes tenths of a second to load
+
+        if args.quantize.upper() not in QUANTISATIONS:
+            raise UsageError(
+                f"--quantize {printable(args.quantize)}: weights are made of "
+                f"{', '.join(QUANTISATIONS).lower()} only"
+            )
     if modelfile.drafts:
         raise UnsupportedError(
             f"DRAFT {modelfile.drafts[0]}: draft models are not built yet in this version",

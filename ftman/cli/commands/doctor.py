@@ -27,14 +27,15 @@ _MARKS = {"ok": " ", "note": "*", "problem": "!"}
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Look at everything and say it; with --bundle write it down for others."""
+    bundle = Path(args.bundle).expanduser() if args.bundle else None
     findings, patient = look(session)
     bad = any(finding.state == PROBLEM for finding in findings)
     if session.out.as_json:
         session.out.json_line({"findings": [asdict(item) for item in findings], "ok": not bad})
     else:
         session.out.data("\n".join(text_of(finding) for finding in findings))
-    if args.bundle:
-        _bundle(Path(args.bundle).expanduser(), findings, patient, session)
+    if bundle is not None:
+        _bundle(bundle, findings, patient, session)
     return 1 if bad else 0
 
 

@@ -15,16 +15,17 @@ from ftman.cli.units import human_bytes
 from ftman.errors import FtmanError
 from ftman.pull.disk import explain
 from ftman.pull.index import Index
-from ftman.pull.offline import export_model
+from ftman.pull.offline import export_model, require_new
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Copy it, with progress, and say how to take it in."""
     config = session.config
+    folder = Path(args.folder).expanduser().absolute()
+    require_new(folder)
     index = Index.load(config.registry, config.paths.cache)
     catalog = Catalog(config.paths, index.default_tag)
     model = catalog.find(args.model)
-    folder = Path(args.folder).expanduser().absolute()
     view, done = ProgressView(session.out), 0
 
     def count(num_bytes: int) -> None:
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     try:
         export_model(catalog, model, folder, count)
     except OSError as error:
-        raise explain(error, folder, f"exporting {model.name.short}", 0) from error
+        raise explain(error, folder, f"exporting {model.name.short}") from error
     except FtmanError:
         raise
     finally:

@@ -8,13 +8,22 @@ from typing import Any
 
 from ftman.cli.commands.pull import place_or_name
 from ftman.cli.session import Session
+from ftman.forecast import check_device, check_question
+from ftman.names import parse_name
 
 EXIT_NO_FIT = 3
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Print the forecast; status 3 when the model cannot run there."""
-    body = {"model": place_or_name(args.model), "device": args.device, "context": args.context}
+    device = args.device or ""
+    check_question(device, args.context)
+    model = place_or_name(args.model)
+    if "://" not in model:
+        parse_name(model)
+    if device:
+        check_device(device)
+    body = {"model": model, "device": device, "context": args.context}
     body = {key: value for key, value in body.items() if value not in (None, "")}
     with session.manager() as manager:
         answer = manager.post("/api/ft/fit", body, patient=True)

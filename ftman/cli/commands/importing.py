@@ -28,31 +28,49 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Take models in, or list what an Ollama here has."""
     if args.ollama:
         return _adopt(args, session)
-    if len(args.names) != 1:
-        raise UsageError("name one folder or file", hint="ft import FOLDER; or: ft import --ollama")
-    if args.source:
-        raise UsageError("--from goes with --ollama", hint="ft import --ollama --from FOLDER")
-    path = Path(args.names[0]).expanduser().absolute()
+    path, exported = _checked(args)
     with session.manager() as manager:
         _require_here(manager)
-        if is_exported(path):
+        if exported:
             body = {"path": str(path), "name": args.name, "stream": True}
             follow(manager.stream("/api/ft/import", body), session.out)
             return 0
-        if args.name:
-            raise UsageError(
-                f"--name goes with a folder of ft export, which {path} is not",
-                hint=f"ft pull {path}, then ft cp",
-            )
-        if not path.exists():
-            raise NotFoundError(f"{path} does not exist", hint="Name a folder or a file.")
         choice = Choice(keep_source=args.keep_source)
         pull(manager, session, str(path), insecure=False, choice=choice)
     return 0
 
 
+def _checked(args: argparse.Namespace) -> tuple[Path, bool]:
+    """The folder or file, and whether ft export made it.   Raises: UsageError, NotFoundError."""
+    if len(args.names) != 1:
+        raise UsageError("name one folder or file", hint="ft import FOLDER; or: ft import --ollama")
+    if args.source or args.all:
+        flag = "--from" if args.source else "--all"
+        raise UsageError(f"{flag} goes with --ollama", hint=f"ft import --ollama {flag} ...")
+    path = Path(args.names[0]).expanduser().absolute()
+    exported = is_exported(path)
+    if args.name and not exported:
+        raise UsageError(
+            f"--name goes with a folder of ft export, which {path} is not",
+            hint=f"ft pull {path}, then ft cp",
+        )
+    if args.name:
+        parse_name(args.name)
+    if args.keep_source and exported:
+        raise UsageError(f"{path} is of ft export and holds no source that could be kept")
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist", hint="Name a folder or a file.")
+    return path, exported
+
+
 def _adopt(args: argparse.Namespace, session: Session) -> int:
+    if args.name:
+        raise UsageError("--name goes with a folder of ft export", hint="Afterwards: ft cp")
+    if args.all and args.names:
+        raise UsageError("--all takes every model: leave the names out")
     given = Path(args.source).expanduser().absolute() if args.source else None
+    if given is not None and not given.is_dir():
+        raise NotFoundError(f"{given} is no folder", hint="Name the one with Ollama's models.")
     folder = given or find_store(engine_environment(), Path.home())
     models = store_models(folder)
     if not args.names and not args.all:

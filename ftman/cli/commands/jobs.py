@@ -82,5 +82,5 @@ def _show(jobs: Sequence[Mapping[str, Any]], session: Session) -> None:
     session.out.data(table(HEADER, rows))
     if any(job["state"] in UNFINISHED[1:] for job in jobs):
         session.out.note(
-            "ft jobs resume ID goes on with one; ft gc --partials drops what they left"
+            "ft jobs resume ID goes on with a pull; ft gc --partials drops what they left"
         )

@@ -11,13 +11,20 @@ from datetime import datetime, timezone
 from ftman.cli.output import table
 from ftman.cli.session import Session
 from ftman.errors import UsageError
-from ftman.keys import create_key, keys_path, read_keys, remove_key
+from ftman.folders import require_folders
+from ftman.keys import USE, create_key, keys_path, read_keys, remove_key
 
 HEADER = ("NAME", "RIGHTS", "CREATED")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Do what was asked."""
+    if args.action == "list" and args.name:
+        raise UsageError("ft key list takes no name")
+    if args.action != "create" and args.rights:
+        raise UsageError("--rights goes with ft key create")
+    if args.action == "create":
+        require_folders(session.config)
     path, out = keys_path(session.config.paths), session.out
     if args.action == "list":
         keys = read_keys(path)
@@ -34,8 +41,9 @@ def run(args: argparse.Namespace, session: Session) -> int:
         _tell(session, {"removed": args.name}, f"removed '{args.name}'")
         _warn_of_none_left(session, not read_keys(path))
         return 0
-    secret = create_key(path, args.name, args.rights)
-    _tell(session, {"name": args.name, "rights": args.rights, "key": secret}, secret)
+    rights = args.rights or USE
+    secret = create_key(path, args.name, rights)
+    _tell(session, {"name": args.name, "rights": rights, "key": secret}, secret)
     out.note(
         "This is the only time it is shown. Send it as `Authorization: Bearer KEY`; ft on another "
         "machine: FT_API_KEY=KEY.\nFrom now on every request needs a key; the ft command of this "

@@ -33,6 +33,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     agent = _agent(args.agent)
     if args.args and args.config_only:
         raise UsageError("words after -- are for the agent, which --config-only does not start")
+    if args.restore and (args.args or args.model or args.config_only or args.dry_run or args.yes):
+        raise UsageError("--restore goes with no other option: it only puts settings back")
     environ = engine_environment()
     if args.restore:
         return _restore(agent, environ, session)

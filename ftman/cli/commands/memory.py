@@ -19,6 +19,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     """Ask for the change and print what came of it."""
     body: dict[str, Any] = {"model": args.model}
     if args.experts is not None:
+        if args.experts < 0:
+            raise UsageError(f"--experts must be 0 or more, got {args.experts}")
         body["expert_slots"] = args.experts
     else:
         body["kv_bytes"] = parse_size(args.kv)

@@ -52,6 +52,8 @@ def _asked(
         reply = manager.get("/api/ft/experts" if inside else "/api/ps")
         queue = [] if inside else _queue(manager)
     models = [m for m in reply.get("models") or [] if m["name"].startswith(args.prefix)]
+    if args.queue:
+        queue = [item for item in queue if item["model"].startswith(args.prefix)]
     if inside and not models:  # a table shows its header at least
         session.out.note("no such model is loaded" if args.prefix else "no model is loaded")
     return models, queue

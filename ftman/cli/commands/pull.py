@@ -13,11 +13,13 @@ from ftman.cli.progress import follow
 from ftman.cli.pull_plan import plan_text, problem
 from ftman.cli.session import Session
 from ftman.errors import CannotFitError, FtmanError, NotFoundError
-from ftman.names import printable
+from ftman.names import parse_name, printable
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Pull one model."""
+    if "://" not in place_or_name(args.model):
+        parse_name(args.model)
     with session.manager() as manager:
         choice = Choice(ask=not args.yes, insist=args.insist, keep_source=args.keep_source)
         pull(manager, session, args.model, insecure=args.insecure, choice=choice)
@@ -55,7 +57,7 @@ def pull(
     try:
         follow(manager.stream("/api/pull", body), session.out)
     except NotFoundError as error:
-        if _there(name):
+        if _there(name) and not is_path(name):
             hint = f"To take in the file or folder of that name: ft pull ./{name}"
             raise NotFoundError(error.message, hint=hint) from None
         if error.hint:

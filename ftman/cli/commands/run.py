@@ -16,6 +16,7 @@ from ftman.cli.repl_state import ReplState, think_value
 from ftman.cli.session import Session
 from ftman.config import parse_duration
 from ftman.errors import NotFoundError, UsageError
+from ftman.names import parse_name
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -26,6 +27,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
             f"{args.model} is a path, not the name of a model",
             hint=f"Take it in first, then run it by its name: ft pull {args.model}",
         )
+    parse_name(args.model)
     out = session.out
     prompt = gather_prompt(args, session)
     talk = not prompt and session.stdin.isatty() and out.stdout_is_tty and not out.as_json
@@ -52,6 +54,8 @@ def request_settings(args: argparse.Namespace) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if args.truncate not in (None, "true", "false"):
         raise UsageError(f'invalid value for --truncate: "{args.truncate}" (true or false)')
+    if args.dimensions is not None and args.dimensions < 1:
+        raise UsageError(f"--dimensions must be 1 or more, got {args.dimensions}")
     if args.keepalive is not None:
         try:
             parse_duration(args.keepalive)

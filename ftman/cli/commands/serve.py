@@ -9,6 +9,7 @@ from dataclasses import replace
 from ftman import log
 from ftman.cli.session import Session
 from ftman.config import load_config
+from ftman.folders import require_folders
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -21,5 +22,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if args.address:
         asked = load_config({"FT_HOST": args.address, "FT_HOME": str(config.paths.home)})
         config = replace(config, host=asked.host, port=asked.port)
+    require_folders(config)
     log.configure(debug=config.debug)
     return serve(config, insecure_no_key=args.insecure_no_key)

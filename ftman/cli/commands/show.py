@@ -25,6 +25,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
     wanted = [part for part in PARTS if getattr(args, part)]
     if len(wanted) > 1:
         raise UsageError(f"only one of {_FLAGS} can be specified")
+    if len(wanted) + args.engine + args.effective > 1:
+        raise UsageError("--engine and --effective go with no other part")
     if args.engine:
         return show_engine.run(args.model, session)
     with session.manager() as manager:

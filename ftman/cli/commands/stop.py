@@ -7,12 +7,10 @@ import argparse
 from ftman.cli.client import ManagerClient
 from ftman.cli.session import Session
 from ftman.errors import NotFoundError
-from ftman.names import parse_name
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
     """Unload one model; prints nothing. Starts no manager: where none runs, nothing is loaded."""
-    parse_name(args.model)
     manager = session.running_manager()
     if manager is None:
         session.out.note("the ft manager is not running, so no model is loaded")

@@ -17,10 +17,12 @@ from ftman.gateway.routes import Call
 ANTHROPIC_TEXTS = Texts(empty="the request body is empty: send a JSON object", go=False)
 
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-# Fields about Anthropic's own machines, contracts and tools; nothing here could honour them.
+# Fields about Anthropic's own machines, contracts and tools, which nothing here could honour, and
+# those of other dialects.
 _NO_EFFECT = (
     "container", "context_management", "diagnostics", "inference_geo", "mcp_servers", "metadata",
     "safeguards", "service_tier", "speed", "user_profile_id", "workspace_id",
+    "keep_alive", "num_ctx", "options", "response_format", "seed", "stop",
 )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def _think(fields: Fields) -> bool | str | None:
     thinking = fields.child("thinking")
     kind = thinking.text("type")
     budget = thinking.integer("budget_tokens")
-    if budget is not None and budget < 1:
+    if budget is not None and budget < 1 and kind != "disabled":
         thinking.invalid("budget_tokens", f"must be 1 or more, not {budget}")
     if thinking.values and not kind:
         thinking.invalid("type", "is missing")

@@ -10,7 +10,6 @@ from ftman.gateway.body import OLLAMA_TEXTS, FieldError, Fields
 from ftman.gateway.errors import to_json
 from ftman.gateway.ollama.values import (
     not_found,
-    option_notes,
     parse_keep_alive,
     parse_options,
     refuse_cloud,
@@ -18,6 +17,7 @@ from ftman.gateway.ollama.values import (
 from ftman.gateway.routes import Call, Reply, Route
 from ftman.gateway.times import nanoseconds
 from ftman.names import is_valid_name
+from ftman.service.options import option_notes
 from ftman.service.prompts import ContextLengthError
 from ftman.service.requests import EmbedInput, EmbedResult
 

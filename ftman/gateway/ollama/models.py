@@ -23,7 +23,8 @@ from ftman.service.requests import RunningModel, Shown
 
 async def tags(call: Call) -> Reply:
     """GET /api/tags."""
-    return Reply(to_json({"models": [_tag_entry(m) for m in await call.service.models()]}))
+    entries = [_tag_entry(call, model) for model in await call.service.models()]
+    return Reply(to_json({"models": entries}))
 
 
 async def ps(call: Call) -> Reply:
@@ -98,7 +99,7 @@ def details_value(details: ModelDetails, *, lengths: bool = False) -> dict[str, 
     return value
 
 
-def _tag_entry(model: Model) -> dict[str, Any]:
+def _tag_entry(call: Call, model: Model) -> dict[str, Any]:
     value: dict[str, Any] = {
         "name": model.name.short,
         "model": model.name.short,
@@ -107,8 +108,11 @@ def _tag_entry(model: Model) -> dict[str, Any]:
         "digest": model.digest,
         "details": details_value(model.details, lengths=True),
     }
-    if model.capabilities:
-        value["capabilities"] = list(model.capabilities)
+    # What a checkpoint's own template shows is stored; a TEMPLATE or PARSER put over it is not.
+    changed = model.template or model.parser
+    capabilities = call.service.capabilities(model) if changed else model.capabilities
+    if capabilities:
+        value["capabilities"] = list(capabilities)
     return value | ({"ft": {"damaged": model.damaged}} if model.damaged else {})
 
 
@@ -155,7 +159,12 @@ def _show_value(shown: Shown, system: str, given: str, agent: str, verbose: bool
     value["model_info"] = info
     if tensors:
         value["tensors"] = [
-            {"name": t.get("name"), "type": t.get("type"), "shape": t.get("shape")} for t in tensors
+            {
+                "name": tensor.get("name"),
+                "type": str(tensor.get("type")).upper(),
+                "shape": tensor.get("shape"),
+            }
+            for tensor in tensors
         ]
     if shown.capabilities:
         value["capabilities"] = list(shown.capabilities)

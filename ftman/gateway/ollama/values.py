@@ -17,19 +17,16 @@ from ftman.errors import FtmanError, NotFoundError
 from ftman.gateway.body import FieldError, Fields
 from ftman.gateway.routes import Call
 from ftman.gateway.times import FOREVER_S
-from ftman.names import is_valid_name, printable
-from ftman.service.options import bad_option
+from ftman.names import is_valid_name
+from ftman.service.options import (
+    FLOATS,
+    FOREIGN_BOOLS,
+    FOREIGN_INTS,
+    INTS,
+    bad_option,
+    option_notes,
+)
 
-_INT_KEYS = {
-    "num_ctx", "num_keep", "seed", "num_predict", "top_k", "repeat_last_n", "num_thread",
-}  # fmt: skip
-_FLOAT_KEYS = {
-    "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
-    "frequency_penalty",
-}  # fmt: skip
-# Load settings of another engine: their types are checked, their values mean nothing here.
-_FOREIGN_INTS = {"num_batch", "num_gpu", "main_gpu", "draft_num_predict"}
-_FOREIGN_BOOLS = {"use_mmap"}
 _INT_LIMIT = 2**63 - 1
 _THINK_LEVELS = ("high", "medium", "low", "max")
 _THINK_WORDS = '"high", "medium", "low", "max", true, or false'
@@ -41,32 +38,17 @@ def parse_options(values: Mapping[str, Any]) -> Options:
     for key, value in values.items():
         if value is None:
             continue
-        if key in _INT_KEYS or key in _FOREIGN_INTS:
+        if key in INTS or key in FOREIGN_INTS:
             number = _integer(key, value)
-            if key in _INT_KEYS:
+            if key in INTS:
                 found[key] = number
-        elif key in _FLOAT_KEYS:
+        elif key in FLOATS:
             found[key] = _float(key, value)
         elif key == "stop":
             found[key] = _strings(key, value)
-        elif key in _FOREIGN_BOOLS and not isinstance(value, bool):
+        elif key in FOREIGN_BOOLS and not isinstance(value, bool):
             raise bad_option(key, "boolean")
     return Options(**found)
-
-
-def option_notes(values: Mapping[str, Any]) -> list[str]:
-    """What must be said about options that were given and have no effect here."""
-    foreign = [key for key in values if key in _FOREIGN_INTS | _FOREIGN_BOOLS]
-    known = _INT_KEYS | _FLOAT_KEYS | {"stop"}
-    unknown = [key for key in values if key not in known and key not in foreign]
-    notes = []
-    set_foreign = [key for key in foreign if values[key] is not None]
-    if set_foreign:
-        notes.append(f"without effect in this engine: option {', '.join(set_foreign)}")
-    set_unknown = [printable(key[:80]) for key in unknown if values[key] is not None]
-    if set_unknown:
-        notes.append(f"unknown and without effect: option {', '.join(set_unknown[:8])}")
-    return notes
 
 
 def _integer(key: str, value: Any) -> int:

@@ -8,7 +8,7 @@ from ftman.gateway.openai import no_effect
 from ftman.gateway.openai.chat_shape import ChatShape, ChatWishes
 from ftman.gateway.openai.encode import answer
 from ftman.gateway.openai.formats import parse_constraint
-from ftman.gateway.openai.messages import Conversation, chat_messages
+from ftman.gateway.openai.messages import Conversation, chat_messages, check_end
 from ftman.gateway.openai.models import find_model
 from ftman.gateway.openai.sampling import (
     choice_options,
@@ -29,6 +29,7 @@ async def chat_completions(call: Call) -> Reply | StreamReply:
     model = find_model(call, given)
     talk = Conversation(model.name.short)
     messages = chat_messages(fields, talk)
+    check_end(fields, messages)
     _refuse_unbuilt(fields)
     toolbox = chat_tools(fields)
     limit = parse_max_tokens(fields, "max_completion_tokens", "max_tokens", low=1)
@@ -86,10 +87,6 @@ def _refuse_unbuilt(fields: Fields) -> None:
         fields.invalid("modalities", "may hold text only: nothing else is given out", code)
     if fields.has("audio"):
         fields.invalid("audio", "is not given out by this server; leave it out", code)
-    if fields.flag("continue_final_message", False):
-        fields.invalid("continue_final_message", "is not built yet in this version", code)
-    if not fields.flag("add_generation_prompt", True):
-        fields.invalid("add_generation_prompt", "must be true in this version", code)
     if fields.has("chat_template"):
         fields.invalid("chat_template", "is not taken from a request; the model has one", code)
 

@@ -24,7 +24,7 @@ async def embeddings(call: Call) -> Reply:
     given = fields.text("model")
     find_model(call, given)
     inputs = _inputs(fields)
-    form = fields.text("encoding_format", "float")
+    form = fields.text("encoding_format", "float").lower()
     if form not in ("float", "base64"):
         fields.invalid("encoding_format", f"must be float or base64, not {form[:20]!r}")
     dimensions = fields.integer("dimensions")

@@ -35,6 +35,8 @@ def parse_constraint(fields: Fields) -> Constraint | None:
     outputs = fields.child("structured_outputs")
     for kind in ("json", "regex", "choice", "grammar"):
         found.append((f"structured_outputs.{kind}", _local(outputs, kind, kind)))
+    if outputs.has("structural_tag"):
+        outputs.invalid("structural_tag", "is not built; send tools, or another constraint")
     if outputs.flag("json_object", False):
         found.append(("structured_outputs.json_object", _ANY_OBJECT))
     given = [(name, constraint) for name, constraint in found if constraint is not None]
@@ -51,7 +53,9 @@ def response_format(fields: Fields) -> Constraint | None:
     form = fields.child("response_format")
     kind = form.text("type")
     if kind == "json_schema":
-        return _of_schema(form.child("json_schema"), "schema")
+        # Clients send the form of responses here, too: no schema may get lost on the way.
+        nested = form.child("json_schema") if form.has("json_schema") else form
+        return _of_schema(nested, "schema")
     if kind == "json_object":
         return _of_schema(form, "schema")
     if kind != "text":
@@ -64,6 +68,8 @@ def text_format(fields: Fields) -> Constraint | None:
     form = fields.child("text").child("format")
     kind = form.text("type", "text")
     if kind == "json_schema":
+        if form.get("schema") is None:
+            form.invalid("schema", "is missing: a JSON schema, beside the type")
         return _of_schema(form, "schema")
     if kind == "json_object":
         return _ANY_OBJECT

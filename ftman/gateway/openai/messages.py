@@ -13,6 +13,7 @@ from ftman.gateway.openai.tools import FREE_TEXT
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 _IMAGE_PARTS = ("image_url", "input_image")
+_UNSUPPORTED = "unsupported_parameter"
 _OTHER_MEDIA = ("input_audio", "file", "input_file")
 IMAGE_NOTE = "[an image was here; this model reads text only]"
 
@@ -36,6 +37,24 @@ def chat_messages(fields: Fields, talk: Conversation) -> tuple[Message, ...]:
     if not items:
         raise FieldError("[] is too short - 'messages'", "messages")
     return join_leading_system([_message(item, talk) for item in items])
+
+
+def check_end(fields: Fields, messages: Sequence[Message]) -> None:
+    """Whether the prompt can end as asked: a last assistant message is always continued.
+
+    Raises: FieldError.
+    """
+    last = messages[-1]
+    if last.role == "assistant" and last.tool_calls:
+        fields.invalid("messages", "end with tool_calls; send the tool's results behind them")
+    generates = fields.flag("add_generation_prompt", True)
+    if not fields.flag("continue_final_message", False):
+        if not generates:
+            fields.invalid("add_generation_prompt", "must be true in this version", _UNSUPPORTED)
+    elif last.role != "assistant" or not last.content:
+        fields.invalid("continue_final_message", "needs an assistant message with text at the end")
+    elif fields.get("add_generation_prompt"):
+        fields.invalid("continue_final_message", "and add_generation_prompt cannot both be true")
 
 
 def join_leading_system(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -112,10 +131,10 @@ def content_text(
     so a note takes their place.   Raises: FieldError naming the part.
     """
     value = item.get(name)
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        item.wrong(name, "string or array", value)
     texts = []
     for part in item.objects(name, "object"):
         kind = part.text("type")

@@ -27,9 +27,10 @@ async def list_models(call: Call) -> Reply:
 
 
 async def one_model(call: Call) -> Reply:
-    """One model; the id may hold slashes."""
-    model = find_model(call, call.tail)
-    return Reply(to_json(_element(call, model, call.tail)) + b"\n", media_type="application/json")
+    """One model; the id may hold slashes, and the path may end in one."""
+    given = call.tail.removesuffix("/")
+    model = find_model(call, given)
+    return Reply(to_json(_element(call, model, given)) + b"\n", media_type="application/json")
 
 
 def find_model(call: Call, given: str) -> Model:
@@ -47,7 +48,10 @@ def find_model(call: Call, given: str) -> Model:
 
 
 def _element(call: Call, model: Model, model_id: str) -> dict[str, Any]:
-    context_tokens = call.service.context_tokens(model)
+    try:
+        context_tokens = call.service.context_tokens(model)
+    except UsageError:  # a PARAMETER of a wrong type: told when it is used, and no other's trouble
+        context_tokens = model.details.context_length
     return {
         "id": model_id,
         "object": "model",

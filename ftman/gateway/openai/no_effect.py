@@ -17,8 +17,10 @@ _ANYWHERE = (
     "reasoning_budget_tokens", "thinking_token_budget", "separate_reasoning", "reasoning_format",
     "add_special_tokens",
 )  # fmt: skip
-CHAT = ("metadata",)
+# With names that belong to another route or dialect: a limit at the wrong place is easily missed.
+CHAT = ("metadata", "max_output_tokens", "num_predict", "think", "format")
 RESPONSES = (
+    "max_tokens", "max_completion_tokens", "num_predict", "think", "format", "logprobs",
     "max_tool_calls", "context_management", "access_programs", "image", "client_metadata",
     "background_options",
 )  # fmt: skip
@@ -34,5 +36,8 @@ def no_effect(fields: Fields, more: Iterable[str] = ()) -> list[str]:
         if fields.has(str(name))
         and (str(name).lower() in known or str(name).lower().startswith(_FAMILIES))
     ]
+    reasoning = fields.get("reasoning")
+    if isinstance(reasoning, dict):  # elsewhere than in chat and responses, anything may be there
+        names += [f"reasoning.{name}" for name in ("max_tokens", "exclude") if reasoning.get(name)]
     names += [f"options.{name}" for name in fields.mapping("options") if name != "num_ctx"]
     return [f"no effect on this server: {', '.join(sorted(names))}"] if names else []

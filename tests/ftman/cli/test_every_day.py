@@ -159,6 +159,7 @@ def test_ps_says_who_waits_and_why(ft: Cli, gateway: Gateway) -> None:
     lines = ft("ps", "--queue").out.splitlines()
     assert lines[1].split()[:3] == ["1", "m:x", "1:02"]
     assert json.loads(ft("ps", "--queue", "--json").out) == {"queue": queue}
+    assert json.loads(ft("ps", "other", "--queue", "--json").out) == {"queue": []}
     gateway.on("GET", "/api/ft/experts", {"models": []})
     assert ft("ps", "--experts").err == "no model is loaded\n"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.ftman.cli.conftest import Cli
 from tests.ftman.cli.gateway import Gateway, Reply
 
@@ -34,10 +36,22 @@ def test_a_forecast_is_printed_with_its_origin(ft: Cli, gateway: Gateway) -> Non
     assert gateway.bodies("/api/ft/fit") == [{"model": "m", "device": "rtx-4060-laptop"}]
 
 
-def test_a_context_of_nothing_is_left_to_the_manager_to_refuse(ft: Cli, gateway: Gateway) -> None:
-    gateway.on("POST", "/api/ft/fit", Reply({"error": "context must be 1 or more, got 0"}, 400))
-    assert ft("fit", "m", "--context", "0").code == 2
-    assert gateway.bodies("/api/ft/fit") == [{"model": "m", "context": 0}]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("m", "--context", "0"), "context must be 1 or more, got 0"),
+        (("m", "--device", "wrong"), "there is no device profile 'wrong'\n  There are: rtx-3090-"),
+        (("m", "--device", "/etc/x.toml"), "is not the name of a profile"),
+        (("../x", "--device", "rtx-4060-laptop"), "there is no file or folder ../x"),
+    ],
+)
+def test_a_wrong_question_is_refused_before_anybody_is_asked(
+    ft: Cli, gateway: Gateway, words: tuple[str, ...], said: str
+) -> None:
+    done = ft("fit", *words)
+    assert done.code in (2, 5)
+    assert said in done.err
+    assert gateway.requests == []
 
 
 def test_what_does_not_fit_says_why_and_ends_with_3(ft: Cli, gateway: Gateway) -> None:

@@ -88,6 +88,51 @@ def test_wrong_arguments_are_usage_errors(ft: Cli, words: list[str]) -> None:
     assert f"See: ft {words[0]} --help" in done.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "a..b"), ("rm", "m", "a..b"), ("cp", "m", "a..b"), ("stop", "a..b"),
+        ("memory", "a..b", "--experts", "1"), ("memory", "m", "--experts", "-1"),
+        ("calibrate", "a..b"), ("bench", "a..b", "--profile"), ("verify", "a..b"),
+        ("export", "a..b", "/nowhere/x"), ("launch", "pi", "--model", "a..b"), ("pull", "a..b"),
+        ("fit", "a..b"), ("run", "a..b"), ("run", "m", "hi", "--dimensions", "0"),
+        ("show", "m", "--engine", "--license"), ("show", "m", "--engine", "--effective"),
+        ("key", "list", "k"), ("key", "rm", "k", "--rights", "use"), ("logs", "--list", "-f"),
+        ("launch", "pi", "--restore", "--dry-run"), ("launch", "pi", "--restore", "--model", "m"),
+        ("import", "--ollama", "--name", "x"), ("import", "--ollama", "--all", "x"),
+        ("import", "/", "--all"), ("import", "/", "--from", "/"), ("import", "/", "--name", "x"),
+        ("import", "~no-such-user/x"), ("export", "m", "~no-such-user/x"),
+        ("create", "m", "-f", "~no-such-user/x"), ("doctor", "--bundle", "~no-such-user/x"),
+        ("registry", "check", "--folder", "~no-such-user/x"), ("create", "m", "-q", "q9"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_before_anybody_is_asked(
+    ft: Cli, gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (tmp_path / "Modelfile").write_text("FROM m\n")
+    monkeypatch.chdir(tmp_path)
+    done = ft(*words)
+    assert done.code == 2, done.err
+    assert done.err.startswith("error: ")
+    assert gateway.requests == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "m", "\udcff"), "is not UTF-8"),
+        (("search", "\udcff"), "is not UTF-8"),
+        (("search", "x" * 70000), "that cannot be asked"),
+    ],
+)
+def test_what_no_request_can_hold_is_told_in_a_line(
+    ft: Cli, gateway: Gateway, words: list[str], said: str
+) -> None:
+    done = ft(*words)
+    assert done.code == 2
+    assert said in done.err
+
+
 @pytest.mark.parametrize(("verb", "needed"), [("run", "MODEL"), ("launch", "AGENT")])
 def test_only_what_is_needed_is_asked_for(ft: Cli, verb: str, needed: str) -> None:
     assert f"the following arguments are required: {needed}\n" in ft(verb).err
@@ -183,7 +228,10 @@ ARGUMENTS = {
 """For a verb to get as far as its work."""
 
 
-@pytest.mark.parametrize("state", ["no manager starts", "a stranger has the port", "a broken home"])
+STATES = ("no manager starts", "a stranger has the port", "a home below a file", "a file as home")
+
+
+@pytest.mark.parametrize("state", [*STATES, "a home that cannot be made"])
 def test_a_verb_that_fails_says_so_in_a_line(
     ft: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
@@ -196,9 +244,12 @@ def test_a_verb_that_fails_says_so_in_a_line(
     monkeypatch.setenv("FT_HOST", "127.0.0.1:1")
     if state == "a stranger has the port":
         monkeypatch.setattr(manager, "probe", lambda url, certificate: "other")
-    if state == "a broken home":
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("FT_HOME", str(tmp_path / "file" / "home"))
+    home = tmp_path / "file"
+    home.write_text("")
+    homes = {"a home below a file": home / "home", "a file as home": home}
+    homes["a home that cannot be made"] = Path("/proc/no-such")
+    if state in homes:
+        monkeypatch.setenv("FT_HOME", str(homes[state]))
     monkeypatch.chdir(tmp_path)
     failed = 0
     for verb in VERBS:
@@ -206,9 +257,26 @@ def test_a_verb_that_fails_says_so_in_a_line(
             continue
         done = ft(verb.name, *ARGUMENTS.get(verb.name, ()))
         failed += done.code != 0
-        assert done.code == 0 or done.err.strip(), verb.name
+        # What the doctor finds wrong is its answer.
+        said = done.out if verb.name == "doctor" else done.err
+        assert done.code == 0 or said.strip(), verb.name
         assert "ft itself failed" not in done.err, (verb.name, done.err)
+        if state in homes and verb.name in ("list", "run", "gc"):
+            assert f"the folder {homes[state]} cannot be used: " in done.err, (verb.name, done.err)
     assert failed > len(VERBS) // 3
+
+
+@pytest.mark.parametrize("words", [("serve",), ("autostart", "enable"), ("key", "create", "k")])
+def test_an_unusable_home_is_told_before_anything_is_begun(
+    ft: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    home = tmp_path / "file"
+    home.write_text("")
+    monkeypatch.setenv("FT_HOME", str(home))
+    done = ft(*words)
+    assert done.code == 1
+    assert done.err.startswith(f"error: the folder {home} cannot be used: {home} is a file\n")
+    assert "FT_HOME=FOLDER" in done.err
 
 
 @pytest.mark.parametrize(("number", "said"), [(28, "the disk refused"), (24, "ft has used up")])

@@ -113,6 +113,18 @@ def test_turns_carry_the_whole_conversation(terminal: Terminal, gateway: Gateway
     }
 
 
+def test_a_warning_is_given_once_a_session(terminal: Terminal, gateway: Gateway) -> None:
+    said = {"warning": "num_ctx 9 is above 4; 1 oldest message was left out"}
+    stream = answer_stream("ok", key="message")
+    gateway.on("POST", "/api/chat", Reply([*stream[:-1], stream[-1] | said]))
+    assert f"warning: {said['warning']}\n" in terminal.say("hi")
+    said = {"warning": "num_ctx 9 is above 4; 2 oldest messages were left out"}
+    gateway.on("POST", "/api/chat", Reply([*stream[:-1], stream[-1] | said]))
+    assert "warning: 2 oldest messages were left out\n" in terminal.say("and?")
+    assert "warning" not in terminal.say("once more")
+    assert terminal.end() == 0
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_the_session(gateway: Gateway) -> None:
     def endless() -> Iterator[dict[str, object]]:
         yield {"message": {"role": "assistant", "content": "Once "}, "done": False}

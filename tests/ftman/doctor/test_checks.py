@@ -126,3 +126,11 @@ def test_words_that_only_look_like_secrets_stay() -> None:
         "HF_TOKEN": "[hidden]",
         "FT_HOST": "h",
     }
+
+
+def test_a_store_that_cannot_be_used_is_a_problem_with_its_cause(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("")
+    finding = found(patient(tmp_path), "store")
+    assert finding.state == PROBLEM
+    assert finding.text == f"{tmp_path / 'models'} cannot be used: {tmp_path / 'models'} is a file"
+    assert "FT_MODELS=FOLDER" in finding.hints[0]

@@ -15,6 +15,7 @@ from ftman.gateway.app import ROUTES, Gateway
 from ftman.gateway.rights import right_of
 from ftman.keys import MANAGE, USE, KeyRing, create_key, key_of, remove_key
 from tests.ftman.gateway.scripted import ScriptedService
+from tests.ftman.gateway.serving import Manager
 
 LOCAL = AccessRules(hostname="Box")
 RING = KeyRing(given=[key_of("boss", "boss"), key_of("guest", "guest", USE)])
@@ -131,6 +132,31 @@ def test_origins(origin: str, allowed: bool, method: str) -> None:
         assert "x-stainless-arch" in dict(reply.headers)["access-control-allow-headers"]
     else:
         assert reply is None
+
+
+def test_a_preflight_allows_the_headers_it_names() -> None:
+    asked = "anthropic-dangerous-direct-browser-access,x-new-1"
+    headers = {"host": "localhost", "origin": "app://x", "access-control-request-headers": asked}
+    reply = LOCAL.refuse("OPTIONS", headers)
+    assert reply is not None
+    assert dict(reply.headers)["access-control-allow-headers"].endswith("," + asked)
+    reply = LOCAL.refuse("OPTIONS", headers | {"access-control-request-headers": "a\r\nb: c"})
+    assert reply is not None
+    assert "b: c" not in dict(reply.headers)["access-control-allow-headers"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "status", "allowed"),
+    [("http://localhost:3000", 204, ["http://localhost:3000"]), ("https://evil.example", 403, [])],
+)
+def test_a_preflight_names_its_origin_once_and_a_refusal_never(
+    manager: Manager, origin: str, status: int, allowed: list[str]
+) -> None:
+    asked = {"origin": origin, "access-control-request-method": "POST"}
+    reply = manager.http.options("/v1/chat/completions", headers=asked)
+    assert reply.status_code == status
+    # A browser refuses a header that names its origin twice.
+    assert reply.headers.get_list("access-control-allow-origin") == allowed
 
 
 def test_same_host_is_no_cross_origin_request() -> None:

@@ -35,6 +35,7 @@ def text_of(data: bytes) -> str:
         (b"nope", "invalid character 'n' looking for beginning of value"),
         (b'{"a": NaN}', "invalid character 'N' looking for beginning of value"),
         (b'{"a": -Infinity}', "invalid character '-' looking for beginning of value"),
+        (b'{"a": 1' + b"0" * 5000 + b"}", "a number in it has too many digits"),
         (b"[1]", "json: cannot unmarshal array into Go value of type api.ChatRequest"),
         (b"7", "json: cannot unmarshal number into Go value of type api.ChatRequest"),
         (b"\xef\xbb\xbf{}", "invalid character '\\xfeff' looking for beginning of value"),

@@ -54,6 +54,8 @@ def test_unknown_paths_wrong_methods_and_slashes(manager: Manager) -> None:
     reply = manager.http.get("/api/chat")
     assert (reply.status_code, reply.text) == (405, "405 method not allowed")
     assert manager.http.request("TRACE", "/api/chat").status_code == 405
+    assert manager.http.get("/v1/nope").json()["error"]["code"] == "not_found"
+    assert manager.http.get("/v1/chat/completions").json()["error"]["code"] == "wrong_method"
     assert manager.http.get("/api/tags/").status_code == 301
     assert manager.http.post("/api/chat/").status_code == 307
 
@@ -67,6 +69,27 @@ def test_tags_entries(manager: Manager) -> None:
     assert entry["details"]["families"] == ["llama"]
     assert entry["details"]["context_length"] == 512
     assert entry["size"] > 4096
+
+
+def test_tags_tell_what_a_template_of_ones_own_can_do(tmp_path: Path) -> None:
+    template = "{{ range .Tools }}{{ .Function }}{{ end }}" + GO_TEMPLATE
+    with managing(tmp_path, models=(Tiny("own:latest", template=template),)) as manager:
+        (entry,) = manager.http.get("/api/tags").json()["models"]
+        shown = manager.http.post("/api/show", json={"model": "own"}).json()
+    assert entry["capabilities"] == shown["capabilities"] == ["completion", "tools"]
+
+
+def test_a_parameter_of_a_wrong_type_leaves_the_lists_whole(tmp_path: Path) -> None:
+    models = (Tiny("good:latest"), Tiny("bad:latest", parameters={"temperature": [1]}, seed=1))
+    with managing(tmp_path, models=models) as manager:
+        ids = {item["id"] for item in manager.http.get("/v1/models").json()["data"]}
+        assert ids == {"good:latest", "bad:latest"}
+        assert manager.http.get("/v1/models/bad").json()["max_model_len"] == 512
+        reply = manager.http.post("/api/generate", json={"model": "bad", "prompt": "x"})
+    assert (reply.status_code, reply.json()["error"]) == (
+        500,
+        'option "temperature" must be of type float32',
+    )
 
 
 @pytest.mark.parametrize("key", ["model", "name"])

@@ -201,6 +201,7 @@ def test_models(manager: Manager) -> None:
     for given in ("tiny", "library/tiny:latest", "registry.ollama.ai/library/tiny"):
         for prefix in ("/v1", ""):
             assert manager.http.get(f"{prefix}/models/{given}").json()["id"] == given
+    assert manager.http.get("/v1/models/tiny/").json()["id"] == "tiny"
     missing = manager.http.get("/v1/models/a/b/nope")
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "model_not_found"

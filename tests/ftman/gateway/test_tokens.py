@@ -47,6 +47,14 @@ def test_a_conversation_is_what_chat_would_be_charged(single: Manager) -> None:
     assert value["count"] == usage["prompt_tokens"] == len(value["tokens"])
 
 
+def test_a_last_assistant_message_is_continued(single: Manager) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hel"}]
+    body = {"messages": messages, "continue_final_message": True, "add_generation_prompt": False}
+    ids = single.http.post("/tokenize", json=body).json()["tokens"]
+    text = single.http.post("/detokenize", json={"tokens": ids}).json()["prompt"]
+    assert text.endswith("assistant\nHel")
+
+
 @PREFIXES
 def test_tokenizer_info(single: Manager, prefix: str) -> None:
     value = single.http.get(f"{prefix}/tokenizer_info").json()

@@ -124,6 +124,8 @@ def test_trouble_that_stays_ends_in_one_clear_error(
         fetch(file_of(hub.add("/f", DATA, script)), tmp_path / "f")
     assert "m.gguf" in caught.value.message
     assert "\n" not in caught.value.message
+    passes = script in ("500", "429:0", "close", "stall")
+    assert ("goes on where it stopped" in caught.value.hint) == passes
     assert caught.value.hint
     assert not (tmp_path / "f").exists()
     assert len(hub.requests("/f")) <= 40

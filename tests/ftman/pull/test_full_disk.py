@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from ftman import faults
+from ftman import faults, files
+from ftman.catalog.model import ModelChanges
 from ftman.clock import SYSTEM
-from ftman.errors import FtmanError, failure_of
+from ftman.errors import CannotFitError, FtmanError, failure_of
 from ftman.names import parse_name
 from ftman.pull import pull
 from ftman.pull.index import Index
@@ -104,9 +105,55 @@ def test_a_full_disk_is_named_and_the_next_try_works(
     assert told is not None
     assert os.strerror(errno.ENOSPC) in told.message
     assert told.hint
+    assert "0 bytes" not in told.message
+    assert "fetched" not in told.hint  # nothing was, or it does not stay
     assert place.station.leftovers() == (KEPT_PLAN if begin is plan else [])
     faults.arm("")
     work()
+
+
+def create(place: Place) -> Callable[[], object]:
+    path = place.folder / "m.gguf"
+    path.write_bytes(gguf_bytes(4000))
+
+    async def run() -> None:
+        manager = place.station.manager()
+        try:
+            async for _ in manager.install_files(parse_name("m"), {"m": path}, ModelChanges()):
+                pass
+        finally:
+            await manager.close()
+
+    return lambda: asyncio.run(run())
+
+
+def fetch(place: Place) -> Callable[[], object]:
+    given = replace(options(), hub_endpoint=place.hub.url)
+    return lambda: place.station.pull(NAME, given)
+
+
+@pytest.mark.parametrize(
+    ("begin", "doing", "fetched"), [(create, "creating m:latest", False), (fetch, "tiny", True)]
+)
+def test_what_stopped_is_called_by_its_name_and_what_is_kept_is_said(
+    place: Place, begin: Callable[[Place], Callable[[], object]], doing: str, fetched: bool
+) -> None:
+    work = begin(place)
+    faults.arm("files.write:2=error:ENOSPC")
+    with pytest.raises(CannotFitError, match="stopped: the disk is full") as caught:
+        work()
+    assert doing in caught.value.message
+    assert ("What was fetched is kept" in caught.value.hint) == fetched
+
+
+def test_an_export_that_needs_more_than_there_is_names_another_place(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = export(place)
+    monkeypatch.setattr(files, "free_bytes", lambda path: 1)
+    with pytest.raises(CannotFitError, match=r"needs .* of disk; .*stick has 1 bytes") as caught:
+        work()
+    assert "FT_MODELS" not in caught.value.hint
 
 
 @pytest.mark.slow

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ftman.catalog.model import ModelChanges
+from ftman.catalog.model import Model, ModelChanges
 from ftman.clock import SYSTEM
 from ftman.errors import ConflictError, FtmanError, NotFoundError, UsageError
 from ftman.names import parse_name
-from ftman.pull.job_store import SCHEMA_VERSION, JobStore, JobView
+from ftman.pull.job_store import KEEP_ROWS, SCHEMA_VERSION, JobStore, JobView, PullWish
 from ftman.pull.jobs import PARTIAL_AGE_S, JobManager
 from ftman.pull.progress import Bar, Progress, RateMeter
 from tests.fakes.hub import BadHub
@@ -208,7 +210,7 @@ def test_a_running_job_claims_what_it_installs(station: Station, tmp_path: Path)
         assert manager.uses("abc")
         assert manager.uses("sha256:abc")
         assert not manager.uses("other")
-        with pytest.raises(ConflictError, match="being created already"):
+        with pytest.raises(ConflictError, match="creating mine:latest is under way already"):
             async for _ in manager.install_files(
                 parse_name("mine"), {"m.gguf": path}, ModelChanges()
             ):
@@ -256,12 +258,124 @@ def _write(folder: Path) -> bool:
 def test_jobs_are_remembered_and_cut_off_ones_are_told(station: Station) -> None:
     folder = station.config.paths.state
     store = JobStore(folder)
-    store.save(JobView("1", "a", "running", started_wall_s=1, updated_wall_s=1))
-    store.save(JobView("2", "b", "done", started_wall_s=2, updated_wall_s=2))
+    now = SYSTEM.wall()
+    store.save(JobView("1", "a", "running", started_wall_s=now - 9, updated_wall_s=now - 9))
+    store.save(JobView("2", "b", "done", started_wall_s=now - 8, updated_wall_s=now - 8))
     store.close()
     manager = station.manager()
     assert [(v.name, v.state) for v in manager.jobs()] == [("b", "done"), ("a", "interrupted")]
     asyncio.run(manager.close())
+
+
+def test_what_never_began_to_fetch_is_no_job(station: Station, hub: BadHub) -> None:
+    """A mistyped name, an unknown repository, a server that has no such file."""
+    missing = hub.add("/x/gone.gguf", DATA, "404")
+
+    async def pull(name: str) -> None:
+        manager = station.manager(replace(options(), hub_endpoint=hub.url))
+        with pytest.raises(FtmanError):
+            await drain(manager, name)
+        assert manager.jobs() == []
+        await manager.close()
+
+    for name in ("smolm2", "hf.co/org/nothing", missing):
+        asyncio.run(pull(name))
+    manager = station.manager()
+    assert manager.jobs() == []
+    asyncio.run(manager.close())
+
+
+def test_what_failed_later_is_remembered_however_it_fails_the_next_time(
+    station: Station, hub: BadHub
+) -> None:
+    url = hub.add("/x/tiny.gguf", DATA)
+
+    async def fail() -> None:
+        manager = station.manager(options(error={"code": "x", "message": "no such tensor"}))
+        with pytest.raises(FtmanError, match="no such tensor"):
+            await drain(manager, url)
+        hub.script("/x/tiny.gguf", "404")
+        manager.resume(manager.jobs()[0].id)
+        while manager.jobs()[0].state == "running":
+            await asyncio.sleep(0.005)
+        (job,) = manager.jobs()
+        assert job.state == "failed"
+        assert "no such tensor" not in job.error
+        await manager.close()
+
+    asyncio.run(fail())
+
+
+def test_a_pull_that_is_paused_before_it_fetches_can_go_on(station: Station, hub: BadHub) -> None:
+    url = hub.add("/x/tiny.gguf", DATA)
+
+    async def pause() -> None:
+        manager = station.manager()
+        watching = asyncio.ensure_future(drain(manager, url))
+        while not manager.jobs():
+            await asyncio.sleep(0)
+        await manager.pause(manager.jobs()[0].id)
+        with pytest.raises(FtmanError, match="was paused"):
+            await watching
+        (job,) = manager.jobs()
+        assert manager.resume(job.id).state == "running"
+        await manager.close()
+
+    asyncio.run(pause())
+
+
+def test_jobs_that_ended_long_ago_are_forgotten_but_for_the_paused(station: Station) -> None:
+    store, old = JobStore(station.config.paths.state), SYSTEM.wall() - PARTIAL_AGE_S - 100
+    for state in ("running", "done", "failed", "cancelled", "paused"):
+        store.save(JobView(state, "a", state, started_wall_s=old, updated_wall_s=old))
+        store.save_wish(state, PullWish("a"))
+    store.close()
+    manager = station.manager()
+    assert [view.id for view in manager.jobs()] == ["paused"]
+    with pytest.raises(NotFoundError, match="no pull 'failed'"):
+        manager.resume("failed")
+    asyncio.run(manager.close())
+
+
+def test_only_so_many_jobs_are_remembered(station: Station) -> None:
+    store = JobStore(station.config.paths.state)
+    for number in range(KEEP_ROWS + 5):
+        store.save(JobView(str(number), "a", "paused", updated_wall_s=float(number)))
+    store.forget(0)
+    assert [row.id for row in store.rows()] == [str(n) for n in range(KEEP_ROWS + 4, 4, -1)]
+    store.close()
+
+
+@pytest.mark.parametrize("state", ["cancelled", "failed"])
+def test_other_work_than_a_pull_is_not_called_one(station: Station, state: str) -> None:
+    async def work() -> None:
+        manager, begun = station.manager(), asyncio.Event()
+
+        async def make(*_: object) -> Model:
+            begun.set()
+            if state == "failed":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/x")
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        stream = manager.run_job("creating", "mine", "mine", make)
+        watching = asyncio.ensure_future(_drained(stream))
+        await begun.wait()
+        if state == "cancelled":
+            await manager.cancel(manager.jobs()[0].id)
+        with pytest.raises(FtmanError) as caught:
+            await watching
+        assert "pull" not in caught.value.message + caught.value.hint
+        assert caught.value.code == {"cancelled": "cancelled", "failed": "store_io"}[state]
+        (job,) = manager.jobs()
+        assert job.state == state
+        await manager.close()
+
+    asyncio.run(work())
+
+
+async def _drained(stream: AsyncIterator[Progress]) -> list[Progress]:
+    return [progress async for progress in stream]
 
 
 def test_a_damaged_state_database_is_begun_anew(tmp_path: Path) -> None:

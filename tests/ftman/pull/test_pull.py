@@ -20,6 +20,7 @@ from ftman.errors import (
     FtmanError,
     IntegrityError,
     NetworkError,
+    NotFoundError,
     UnsupportedError,
     UsageError,
 )
@@ -169,6 +170,16 @@ def test_hostile_names_are_refused_and_leave_nothing(station: Station, name: str
     assert station.leftovers() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("https://[::1/x.gguf", "is no address"), ("/dev/null", "is neither a file nor a folder")],
+)
+def test_what_cannot_be_a_place_is_told_as_such(station: Station, name: str, said: str) -> None:
+    with pytest.raises((UsageError, NotFoundError)) as caught:
+        station.pull(name)
+    assert said in caught.value.message
+
+
 def test_no_disk_space_is_said_before_the_first_byte(
     station: Station, hub: BadHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +321,7 @@ def test_another_process_at_the_same_pull_is_refused(station: Station, tmp_path:
     faults.listen(None)
     station.catalog.delete("m", lambda digest: False)
     seen[0].parent.mkdir(parents=True)
-    with Lock(seen[0]), pytest.raises(ConflictError, match="by another process"):
+    with Lock(seen[0]), pytest.raises(ConflictError, match=r"pulling .* in another process"):
         station.pull(str(path))
 
 

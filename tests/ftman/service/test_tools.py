@@ -207,6 +207,24 @@ def test_a_call_cut_by_the_limit_is_closed_and_noted(bench: Callable[..., Bench]
     assert "the call of add was cut off" in finish.notes[0]
 
 
+@pytest.mark.parametrize("cut", ["<tool", '<tool_call>{"na'])
+def test_the_beginning_of_a_call_that_had_to_come_is_no_text(
+    bench: Callable[..., Bench], cut: str
+) -> None:
+    found = bench(CALL)
+    options = Options(num_predict=len(cut))
+    must = chat(tools=FREE, tool_choice=ToolChoice("required"), options=options)
+    events = found.events(must)
+    assert text_of(events, TextDelta) == ""
+    assert "a call was cut off before its tool was named" in finish_of(events).notes[0]
+    free = found.events(chat(tools=FREE, options=options))
+    assert text_of(free, TextDelta) == cut
+    assert finish_of(free).notes == ()
+    whole = found.events(chat(tools=FREE, tool_choice=ToolChoice("required")))
+    assert [e.name for e in whole if isinstance(e, ToolCall)] == ["add"]
+    assert finish_of(whole).notes == ()
+
+
 def test_a_model_that_cannot_is_refused_in_ollamas_words(bench: Callable[..., Bench]) -> None:
     plain = bench(template="")
     with pytest.raises(UsageError, match=r"^registry.*/library/tiny\d+:latest does not support"):

@@ -27,6 +27,7 @@ def test_settings_at_their_defaults_are_left_out() -> None:
 def test_settings_that_were_made_are_passed_on() -> None:
     found = command(
         EngineSettings(
+            device="emulated",
             strategy="split",
             expert_slots=24,
             tier="disk",

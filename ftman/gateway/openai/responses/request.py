@@ -93,9 +93,9 @@ def _chat_request(
     thinking: Thinking,
     toolbox: Toolbox,
 ) -> ChatRequest:
-    constraint = text_format(fields)
-    if constraint is None:
-        constraint = parse_constraint(fields)
+    constraint, local = text_format(fields), parse_constraint(fields)
+    if constraint is not None and local is not None:
+        fields.invalid("text", "holds a format, and so does another field; send one")
     truncation = fields.text("truncation", "disabled")
     if truncation not in ("auto", "disabled"):
         fields.invalid("truncation", f"must be auto or disabled, not {truncation[:20]!r}")
@@ -113,7 +113,7 @@ def _chat_request(
         parallel_tool_calls=toolbox.parallel,
         think=thinking.think,
         think_if_able=True,
-        constraint=constraint,
+        constraint=constraint or local,
     )
 
 
@@ -204,10 +204,7 @@ def _no_effect(fields: Fields) -> list[str]:
         f"{outer}.{inner}"
         for outer, inner in (
             ("text", "verbosity"),
-            ("reasoning", "summary"),
-            ("reasoning", "generate_summary"),
-            ("reasoning", "context"),
-            ("reasoning", "mode"),
+            *(("reasoning", name) for name in ("summary", "generate_summary", "context", "mode")),
         )
         if fields.child(outer).has(inner)
     ]
@@ -228,11 +225,16 @@ def _echo(fields: Fields, chat: ChatRequest, thinking: Thinking) -> dict[str, An
     text = fields.mapping("text")
     return {
         "instructions": fields.get("instructions"),
+        "frequency_penalty": chat.options.frequency_penalty or 0.0,
         "max_output_tokens": fields.integer("max_output_tokens"),
+        "max_tool_calls": None,
         "metadata": metadata,
         "parallel_tool_calls": chat.parallel_tool_calls,
         "previous_response_id": fields.text("previous_response_id") or None,
+        "presence_penalty": chat.options.presence_penalty or 0.0,
+        "prompt_cache_key": fields.get("prompt_cache_key"),
         "reasoning": {"effort": thinking.effort or None, "summary": None},
+        "safety_identifier": fields.get("safety_identifier"),
         "temperature": chat.options.temperature,
         "text": {"format": text.get("format") or {"type": "text"}},
         "tool_choice": _choice_echo(fields.get("tool_choice")),

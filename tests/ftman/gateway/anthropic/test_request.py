@@ -84,6 +84,7 @@ def test_the_models_own_options_count_where_the_request_says_nothing() -> None:
         ({"thinking": {"type": "adaptive", "display": "omitted"}}, True),
         ({"thinking": {"type": "between_tools"}}, True),
         ({"thinking": {"type": "disabled"}}, False),
+        ({"thinking": {"type": "disabled", "budget_tokens": 0}}, False),
         ({"thinking": {"type": "something_new"}}, None),
         ({"output_config": {"effort": "high"}}, "high"),
         ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}}, "max"),
@@ -291,9 +292,10 @@ def test_tool_choice(choice: dict[str, Any], expected: ToolChoice, parallel: boo
 @pytest.mark.parametrize(
     "name",
     ["container", "context_management", "diagnostics", "inference_geo", "mcp_servers", "metadata",
-     "safeguards", "service_tier", "speed", "user_profile_id", "workspace_id"],
+     "safeguards", "service_tier", "speed", "user_profile_id", "workspace_id",
+     "keep_alive", "num_ctx", "options", "response_format", "seed", "stop"],
 )  # fmt: skip
-def test_fields_about_their_cloud_are_named_in_the_answer(name: str) -> None:
+def test_fields_without_effect_are_named_in_the_answer(name: str) -> None:
     assert warned(**{name: {"x": 1}}) == [f"no effect on this server: {name}"]
     assert warned(**{name: None}) == []
 

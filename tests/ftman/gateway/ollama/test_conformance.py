@@ -60,6 +60,7 @@ ROWS = (
     Row(1, "GET /nope", status=404, want="404 page not found"),
     Row(1, "GET /api/tags/", status=301, want=header("location", "/api/tags")),
     Row(1, "POST /api/chat/", {}, 307, header("location", "/api/chat")),
+    Row(1, "GET /api/tags/?a=b%26c", status=301, want=header("location", "/api/tags?a=b%26c")),
     Row(1, "POST /api/me", status=503, want=error("account unavailable")),
     Row(1, "POST /api/signout", status=401, want=error("you are not currently signed in")),
     Row(1, "DELETE /api/user/keys/abc", status=401, want=error("you are not currently signed in")),

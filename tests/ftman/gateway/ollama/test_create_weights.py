@@ -65,7 +65,7 @@ def test_a_folder_becomes_a_quantised_model_and_one_with_an_adapter(
     assert steps[-1] == "success"
     shown = show(plain, "small", verbose=True)
     assert shown["details"]["quantization_level"] == "Q8_0"
-    assert {t["type"] for t in shown["tensors"] if t["name"] == Q} == {"q8_0"}
+    assert {t["type"] for t in shown["tensors"] if t["name"] == Q} == {"Q8_0"}
 
     # The same from the installed model gives the same weights, and keeps its texts.
     create(plain, "smaller", **{"from": "base", "quantize": "q8_0"})
@@ -117,3 +117,12 @@ def test_a_gguf_of_a_registry_goes_round(plain: Manager, tmp_path: Path) -> None
     steps = create(plain, "q4", **{"from": name, "quantize": "mxfp4"})
     assert steps[-1] == "success"
     assert show(plain, "q4")["details"]["quantization_level"] == "MXFP4"
+
+
+def test_an_upload_that_is_no_model_is_the_requests_fault(plain: Manager, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"not a model")
+    files = upload(plain, {"a.gguf": tmp_path / "a.gguf"})
+    body = {"model": "no", "files": files, "stream": False}
+    reply = plain.http.post("/api/create", json=body, timeout=60)
+    assert (reply.status_code, reply.json()["code"]) == (400, "bad_format")
+    assert "not a GGUF file" in reply.json()["error"]

@@ -216,6 +216,13 @@ ROWS = (
     Row("create", "license", "My terms", shown("field", license="My terms")),
     Row("create", "system", "S.", shown("field", system="S.")),
     Row("create", "parameters", {"seed": 5}, shown("field", parameters="seed")),
+    Row(
+        "create",
+        "parameters",
+        {"nope": 1},
+        lambda n, r: "warning: unknown and without effect: option nope" in r.text,
+        (("stream", True),),
+    ),
     Row("create", "messages", HI, shown("field", messages="Hi")),
     Row("create", "quantize", "q9", refused("unsupported quantization type q9")),
     Row("create", "quantization", "q9", refused("unsupported quantization type q9")),
@@ -250,6 +257,8 @@ OPTIONS = (
             ("draft_num_predict", 2),
         )
     ),
+    Row("options", "num_thread", -1, lambda n, r: n.launcher.launched[-1].threads != -1),
+    Row("options", "num_thread", 9999, refused("option num_thread must be at most 1024")),
     Row("options", "num_thread", 1, lambda n, r: n.launcher.launched[-1].threads == 1),
     Row("options", "num_keep", 200, unlike_before),
     Row("options", "seed", 42, sent(seed=42)),

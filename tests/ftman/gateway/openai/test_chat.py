@@ -35,6 +35,11 @@ def function(name: str, **more: Any) -> dict[str, Any]:
 
 
 TOOLS = [function("weather", description="Tells it"), function("time")]
+PREFILLED = [*CHAT["messages"], {"role": "assistant", "content": "Hel"}]
+UNANSWERED = {
+    "role": "assistant",
+    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "time"}}],
+}
 CALLS: Script = (
     Waiting("prefill", 20, 20),
     *thinking("Let ", "me"),
@@ -228,13 +233,18 @@ def test_tool_choice_reaches_the_service(
         ({"chat_template_kwargs": {"enable_thinking": 1}}, None, "boolean"),
         ({"modalities": ["text", "audio"]}, "modalities", "text only"),
         ({"audio": {"voice": "x"}}, "audio", "not given out"),
-        ({"continue_final_message": True}, None, "continue_final_message"),
+        ({"continue_final_message": True}, "continue_final_message", "an assistant message"),
+        ({"messages": PREFILLED, "continue_final_message": True, "add_generation_prompt": True},
+         "continue_final_message", "cannot both be true"),
+        ({"messages": [*PREFILLED[:1], UNANSWERED]}, "messages", "end with tool_calls"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "string or array"),
+        ({"structured_outputs": {"structural_tag": "x"}}, None, "structural_tag"),
         ({"add_generation_prompt": False}, None, "add_generation_prompt"),
         ({"chat_template": "{{ x }}"}, None, "chat_template"),
         ({"num_ctx": 0}, "num_ctx", "1 or more"),
         ({"keep_alive": "soon"}, "keep_alive", "duration"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_done_is_named(more: dict[str, Any], param: str | None, text_: str) -> None:
     reply = ask(ScriptedService(), PATH, CHAT | more)
     error = reply.json()["error"]
@@ -260,6 +270,10 @@ def test_what_cannot_be_done_is_named(more: dict[str, Any], param: str | None, t
                     "json_schema": {"name": "x", "strict": True, "schema": {"type": "object"}},
                 }
             },
+            Constraint("json_schema", '{"type":"object"}'),
+        ),
+        (
+            {"response_format": {"type": "json_schema", "schema": {"type": "object"}}},
             Constraint("json_schema", '{"type":"object"}'),
         ),
         ({"json_schema": {"type": "array"}}, Constraint("json_schema", '{"type":"array"}')),
@@ -297,6 +311,13 @@ def test_ways_to_switch_reasoning(more: dict[str, Any], think: Any) -> None:
     service = ScriptedService()
     whole(service, **more)
     assert service.asked[0].think == think
+
+
+def test_a_last_assistant_message_may_be_continued_by_name() -> None:
+    more = {"continue_final_message": True, "add_generation_prompt": False}
+    service = ScriptedService()
+    assert "warnings" not in whole(service, messages=PREFILLED, **more)
+    assert service.asked[0].messages[-1].content == "Hel"
 
 
 def test_an_effort_is_a_wish_which_models_that_cannot_reason_may_ignore() -> None:

@@ -52,7 +52,7 @@ def test_bad_wishes(more: dict[str, Any]) -> None:
 def test_base64_and_numbers_are_the_same_vector() -> None:
     body = {"model": "tiny", "input": ["a", "b"]}
     numbers = ask(ScriptedService(), PATH, body).json()["data"]
-    coded = ask(ScriptedService(), PATH, body | {"encoding_format": "base64"}).json()["data"]
+    coded = ask(ScriptedService(), PATH, body | {"encoding_format": "Base64"}).json()["data"]
     for one, other in zip(numbers, coded, strict=True):
         data = base64.b64decode(other["embedding"])
         assert list(struct.unpack(f"<{len(data) // 4}f", data)) == one["embedding"]

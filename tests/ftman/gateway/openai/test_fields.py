@@ -114,6 +114,7 @@ CHAT = (
     Case("tool_choice", "required", lambda request, _: request.tool_choice.mode == "required",
          more=(("tools", [TOOL]),)),
     Case("tools", [TOOL], lambda request, _: request.tools[0].name == "time"),
+    *(told(name, 5) for name in ("max_output_tokens", "num_predict", "think", "format")),
     told("verbosity", "low"),
     told("web_search_options", {"a": "b"}),
     told("thinking_budget_tokens", 100),
@@ -177,6 +178,8 @@ RESPONSES = (
     Case("truncation", "auto", lambda request, _: request.strict_length is False),
     Case("stream_options", {"include_obfuscation": True}, lambda *_: True,
          told="include_obfuscation"),
+    *(told(name, 5) for name in ("max_tokens", "max_completion_tokens", "num_predict")),
+    *(told(name, 5) for name in ("think", "format", "logprobs")),
     told("client_metadata", {"a": "b"}),
 )  # fmt: skip
 

@@ -334,6 +334,12 @@ def test_left_out_items_are_said() -> None:
         ({"max_output_tokens": 0}, "max_output_tokens", "1 or more"),
         ({"top_logprobs": 21}, "top_logprobs", "between 0 and 20"),
         ({"text": {"format": {"type": "yaml"}}}, "text.format", "unknown type"),
+        ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "text", "another field"),
+        (
+            {"text": {"format": {"type": "json_schema", "json_schema": {"schema": {}}}}},
+            "text.format.schema",
+            "is missing",
+        ),
         ({"metadata": {"a": 1}}, "metadata", "texts"),
         ({"reasoning": {"effort": "huge"}}, "reasoning_effort", "must be"),
         ({"tool_choice": "required"}, "tool_choice", "needs tools"),
@@ -467,3 +473,11 @@ def test_the_sdk_reads_counts_and_deletes() -> None:
             await client.responses.retrieve(made.id)
 
     with_sdk(service, use)
+
+
+def test_what_was_asked_for_stands_in_the_response() -> None:
+    asked = {"presence_penalty": 0.5, "frequency_penalty": -0.5, "prompt_cache_key": "k"}
+    value = whole(ScriptedService(), **asked, reasoning={"max_tokens": 9})
+    assert {name: value[name] for name in asked} == asked
+    assert value["max_tool_calls"] is value["safety_identifier"] is None
+    assert "no effect on this server: prompt_cache_key, reasoning.max_tokens" in value["warnings"]
