@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -112,8 +113,12 @@ def _write_settings(writer: gguf.GGUFWriter, family: str, sizes: tiny.TinySizes)
         writer.add_expert_feed_forward_length(sizes.expert_inter)
 
 
-def write_tokenizer_fields(writer: gguf.GGUFWriter, pre: str) -> None:
+def write_tokenizer_fields(
+    writer: gguf.GGUFWriter, pre: str, more_tokens: Sequence[str] = ()
+) -> None:
+    """A byte-level BPE tokenizer. more_tokens: at the end, never made of text."""
     tokens, merges = tiny.tiny_vocabulary()
+    tokens += more_tokens
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
