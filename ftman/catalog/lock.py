@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -104,25 +105,47 @@ def _claim(path: Path, mine: dict[str, Any]) -> None:
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             _create(path, json.dumps(mine).encode())
-            return
-        other = _read_owner(path)
-        if _is_alive(other) and other != mine:
-            raise _OwnedError(str(other["pid"]))
-        _put_aside(path, other)
-    raise _OwnedError(str(_read_owner(path).get("pid", "unknown")))
-
-
-def _put_aside(path: Path, stale: dict[str, Any]) -> None:
-    """Remove a dead owner's record, unless a new owner has replaced it meanwhile."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # swept, should we be killed here
-    try:
-        files.rename(path, aside, durable=False)
-    except FileNotFoundError:
-        return
-    if _read_owner(aside) != stale:
-        files.rename(aside, path, durable=False)  # at once: nobody may find the place empty
+            break
+        stale = _bytes_of(path)
+        if stale is not None and _succeed(path, stale, mine):
+            break
     else:
-        files.unlink(aside)
+        raise _OwnedError(str(_read_owner(path).get("pid", "unknown")))
+    for heir in path.parent.glob(f"{path.name}.*"):
+        files.unlink(heir)
+
+
+def _succeed(path: Path, stale: bytes, mine: dict[str, Any]) -> bool:
+    """Take a dead owner's place; False: somebody was faster.
+
+    Only who has created the file of its heir may replace its record, so that nobody finds the place
+    empty and no new owner's record is taken for the dead one's. An heir that died is a dead owner.
+    Raises: _OwnedError where the owner or an heir lives.
+    """
+    seen = stale
+    _require_dead(stale, mine)
+    while True:
+        heir = path.with_name(f"{path.name}.{hashlib.sha256(seen).hexdigest()[:16]}")
+        try:
+            _create(heir, json.dumps(mine).encode())
+            break
+        except FileExistsError:
+            dead = _bytes_of(heir)
+        if dead is None:
+            return False
+        _require_dead(dead, mine)
+        seen += dead
+    if _bytes_of(path) != stale:
+        files.unlink(heir)
+        return False
+    files.rename(heir, path)
+    return True
+
+
+def _require_dead(record: bytes, mine: dict[str, Any]) -> None:
+    owner = _owner_of(record)
+    if owner != mine and _is_alive(owner):
+        raise _OwnedError(str(owner["pid"]))
 
 
 def _create(path: Path, data: bytes) -> None:
@@ -151,9 +174,23 @@ def _is_alive(owner: dict[str, Any]) -> bool:
 
 
 def _read_owner(path: Path) -> dict[str, Any]:
+    return _owner_of(_bytes_of(path) or b"")
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """What a record holds, nothing where it cannot be read; None: there is none."""
     try:
-        value = json.loads(files.read_bytes(path, limit=4096))
-    except (OSError, ValueError):
+        return files.read_bytes(path, limit=4096)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return b""
+
+
+def _owner_of(record: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(record)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 

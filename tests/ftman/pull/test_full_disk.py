@@ -165,7 +165,7 @@ def test_a_window_that_cannot_be_noted_is_fetched_again(place: Place) -> None:
     faults.listen(None)
     told: list[str] = []
     last = hits.count("files.write")
-    for number in (1, 2, *range(3, last - 5, 3), *range(last - 5, last + 1)):
+    for number in range(1, last + 1):
         place.station.catalog.delete(NAME, lambda _: False)
         faults.arm(f"files.write:{number}=error:ENOSPC")
         try:
