@@ -37,7 +37,7 @@ def measure(pair: Pair, prompt_tokens: int) -> dict[str, dict[str, list[float]]]
 def compare(asked: Asked, gguf: Path, ratios: dict[str, float]) -> dict[str, Any]:
     """Add this model's ratios; what was measured."""
     told: dict[str, Any] = {}
-    prompt = asked.prompt or USUAL_PROMPT
+    prompt = asked.prompt
     model = gguf.stem if prompt == USUAL_PROMPT else f"{gguf.stem}_after_{prompt}"
     with open_pair(asked, gguf, max(CONTEXT, prompt + 2 * TOKENS)) as pair:
         for placement, samples in measure(pair, prompt).items():

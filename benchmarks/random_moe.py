@@ -101,10 +101,15 @@ def write(name: str, path: Path, layers: int, seed: int = 1) -> None:
     add_random(writer, ends)
     writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
     shared = layer_tensors(name, rng)
-    norms = {"attn_norm": HIDDEN, "ffn_norm": HIDDEN, "attn_q_norm": HEAD_DIM}
+    norms = {
+        "attn_norm": HIDDEN,
+        "ffn_norm": HIDDEN,
+        "attn_q_norm": HEAD_DIM,
+        "attn_k_norm": HEAD_DIM,
+    }
     for layer in range(layers):
         add_random(writer, shared, f"blk.{layer}.")
-        for part, width in (norms | {"attn_k_norm": HEAD_DIM}).items():
+        for part, width in norms.items():
             writer.add_tensor(f"blk.{layer}.{part}.weight", np.ones(width, np.float32))
         router = (rng.standard_normal((EXPERTS, HIDDEN)) * SCALE).astype(np.float32)
         writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)

@@ -26,7 +26,7 @@ NEAR_NS = 110.0
 class Asked:
     """The command line. keep: where converted models stay between runs, None = nowhere.
 
-    Units: prompt in tokens before those that are timed, None where a benchmark has its own lengths.
+    Units: prompt in tokens before those that are timed, 0 where a benchmark has its own lengths.
     """
 
     models: tuple[Path, ...]
@@ -35,7 +35,7 @@ class Asked:
     compute: str
     keep: Path | None = None
     activations: str = "auto"
-    prompt: int | None = None
+    prompt: int = 0
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Pair:
         }
 
 
-def parse(description: str, prompt: int | None = None) -> Asked:
+def parse(description: str, prompt: int = 0) -> Asked:
     """The command line of a comparison. prompt: its usual length, where it can be chosen."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("gguf", type=Path, nargs="+")
@@ -82,11 +82,13 @@ def parse(description: str, prompt: int | None = None) -> Asked:
     parser.add_argument("--compute", default="bfloat16")
     parser.add_argument("--keep", type=Path, help="folder in which converted models stay")
     parser.add_argument("--activations", default="auto", help="of ours: auto or int8")
-    if prompt is not None:
+    if prompt:
         parser.add_argument("--prompt", type=int, default=prompt, help="tokens before those timed")
     given = parser.parse_args()
+    if prompt and given.prompt < 1:
+        parser.error(f"--prompt must be 1 or more, not {given.prompt}")
     asked = (tuple(given.gguf), given.rounds, given.threads, given.compute, given.keep)
-    return Asked(*asked, given.activations, given.prompt if prompt is not None else None)
+    return Asked(*asked, given.activations, given.prompt if prompt else 0)
 
 
 @contextmanager

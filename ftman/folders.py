@@ -17,7 +17,7 @@ def require_folders(config: Config) -> None:
         if reason:
             raise FtmanError(
                 f"the folder {folder} cannot be used: {reason}",
-                hint=f"Name one that can be written: {name}=FOLDER",
+                hint=another_instead(name),
                 code="bad_folder",
             )
 
@@ -28,6 +28,11 @@ def named_folders(config: Config) -> dict[str, Path]:
     if config.paths.parked is not None:
         found["FT_PARK_DISK"] = config.paths.parked
     return found
+
+
+def another_instead(name: str) -> str:
+    """What to do where a folder cannot be used. name: the setting's."""
+    return f"Name one that can be written: {name}=FOLDER"
 
 
 def trouble_with(folder: Path, *, leave_it: bool = True) -> str:

@@ -127,16 +127,22 @@ def check_device(device: str, command: Sequence[str] = COMMAND) -> None:
 
     Raises: UsageError naming those it has.
     """
-    done = subprocess.run(
-        [*command, "--list"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=engine_environment(),
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--list"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=engine_environment(),
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return  # as below
     names = done.stdout.split()
     if done.returncode == 0 and device not in names:  # else the forecast itself says what is wrong
         raise UsageError(
-            f"there is no device profile {device!r}", hint=f"There are: {', '.join(names)}"
+            f"there is no device profile {device!r}",
+            hint=f"There are: {', '.join(names)}",
+            code="unknown_device",
         )

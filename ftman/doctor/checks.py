@@ -15,7 +15,7 @@ from ftman.calibration import Calibration
 from ftman.catalog.catalog import Catalog
 from ftman.config import FALL_BACKS, Config, config_file
 from ftman.errors import FtmanError
-from ftman.folders import named_folders, trouble_with
+from ftman.folders import another_instead, named_folders, trouble_with
 from ftman.keys import keys_path, read_keys
 from ftman.supervisor import hardware
 from ftman.supervisor.port_owner import listener_pid, process_name
@@ -111,8 +111,8 @@ def _store(patient: Patient) -> Finding:
     for name, folder in named_folders(patient.config).items():
         reason = trouble_with(folder, leave_it=False)
         if reason:
-            hint = f"Name one that can be written: {name}=FOLDER"
-            return Finding("store", PROBLEM, f"{folder} cannot be used: {reason}", (hint,))
+            told = f"{folder} cannot be used: {reason}"
+            return Finding("store", PROBLEM, told, (another_instead(name),))
     if not paths.models.exists():
         return Finding("store", OK, f"{text}, nothing there yet")
     if free < patient.config.reserve_bytes:

@@ -16,7 +16,7 @@ namespace ft {
 namespace {
 
 constexpr int64_t kBlockRows = 64;
-constexpr int64_t kStreamedRows = 16;  // up to here reading takes longer than computing
+constexpr int64_t kStreamedRows = 16;  // up to here waiting for memory counts
 
 struct Unit {
   int32_t sequence;

@@ -8,7 +8,7 @@ from typing import Any
 
 from ftman.cli.commands.pull import place_or_name
 from ftman.cli.session import Session
-from ftman.forecast import check_device, check_question
+from ftman.forecast import check_question
 from ftman.names import parse_name
 
 EXIT_NO_FIT = 3
@@ -21,8 +21,6 @@ def run(args: argparse.Namespace, session: Session) -> int:
     model = place_or_name(args.model)
     if "://" not in model:
         parse_name(model)
-    if device:
-        check_device(device)
     body = {"model": model, "device": device, "context": args.context}
     body = {key: value for key, value in body.items() if value not in (None, "")}
     with session.manager() as manager:

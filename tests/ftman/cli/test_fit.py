@@ -40,7 +40,6 @@ def test_a_forecast_is_printed_with_its_origin(ft: Cli, gateway: Gateway) -> Non
     ("words", "said"),
     [
         (("m", "--context", "0"), "context must be 1 or more, got 0"),
-        (("m", "--device", "wrong"), "there is no device profile 'wrong'\n  There are: rtx-3090-"),
         (("m", "--device", "/etc/x.toml"), "is not the name of a profile"),
         (("../x", "--device", "rtx-4060-laptop"), "there is no file or folder ../x"),
     ],

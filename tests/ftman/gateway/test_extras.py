@@ -38,7 +38,8 @@ def test_a_model_that_is_not_installed_can_be_fitted(manager: Manager, tmp_path:
     assert unknown.status_code == 404
     unknown = manager.http.post("/api/ft/fit", json={"model": "nobody", "device": "none"})
     assert unknown.status_code == 400, "the device is looked at before the model is"
-    assert "'none'" in unknown.json()["error"]
+    assert "there is no device profile 'none'" in unknown.json()["error"]
+    assert "rtx-4060-laptop" in unknown.text
 
 
 def test_an_unbuilt_family_still_has_sizes(manager: Manager, tmp_path: Path) -> None:
